@@ -1,0 +1,38 @@
+# setup does everything a new machine needs: a virtual environment here, and this package built into it.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready
+SOURCES := $(wildcard src/everstep/native/*.cpp src/everstep/native/*.hpp) CMakeLists.txt pyproject.toml constraints.txt
+
+.PHONY: setup demo check test crash bench clean
+
+setup: $(STAMP)
+
+$(STAMP): $(SOURCES)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch numpy
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "scikit-build-core>=0.10" "nanobind>=2.2" cmake ninja
+	PIP_CONSTRAINT="$(CURDIR)/constraints.txt" $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -e ".[test]"
+	touch $(STAMP)
+
+demo: setup
+	$(BIN)/python examples/demo.py
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: check
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not crash" tests
+
+crash: setup
+	$(BIN)/python -m tests.crash
+
+bench: setup
+	$(BIN)/python -m bench.core
+
+clean:
+	rm -rf build $(VENV)

@@ -1,0 +1,32 @@
+"""everstep: every training step recoverable, exactly.
+
+The public names are loaded when first used, so that `everstep ls` answers without importing torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from everstep.api import Restored, Run, open, restore  # noqa: A004
+    from everstep.integrations.loader import Loader
+    from everstep.settings import Settings
+
+__version__ = "0.1.0"
+__all__ = ["Loader", "Restored", "Run", "Settings", "__version__", "errors", "open", "restore"]
+
+_HOME = {
+    "Loader": "everstep.integrations.loader",
+    "Restored": "everstep.api",
+    "Run": "everstep.api",
+    "Settings": "everstep.settings",
+    "open": "everstep.api",
+    "restore": "everstep.api",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "errors":
+        return import_module("everstep.errors")
+    if name in _HOME:
+        return getattr(import_module(_HOME[name]), name)
+    raise AttributeError(f"module 'everstep' has no attribute {name!r}")

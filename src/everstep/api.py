@@ -1,0 +1,416 @@
+"""What a training program holds: `open`, `Run`, `restore`. Wires capture, keeper and recover together."""
+
+import atexit
+import os
+import secrets
+import time
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import msgspec
+import torch
+
+from everstep import __version__
+from everstep.capture import snapshot
+from everstep.capture.context import Context, Stateful
+from everstep.capture.digests import digest
+from everstep.capture.hooks import Captured, Hooks, aligned
+from everstep.capture.roster import Model, Optimizers, Roster, call_the_roll
+from everstep.capture.slots import Slots
+from everstep.codec import body
+from everstep.errors import EverstepError, Misuse, NotAcknowledged, StepNotHeld
+from everstep.keeper.health import Health
+from everstep.keeper.keeper import Item, Keeper
+from everstep.keeper.pace import Pace
+from everstep.log import frame, lease
+from everstep.log.writer import Record, Writer
+from everstep.recover import choose, offline
+from everstep.recover.inventory import Inventory, survey
+from everstep.recover.ledger import Ledger
+from everstep.recover.recover import onto_program
+from everstep.settings import Settings
+from everstep.store.disk import LocalDisk, created, existing
+from everstep.store.manifest import Identity, Manifest, Term, load_identity, start_identity
+from everstep.types import Bytes, combine
+
+CLOSE_SECONDS = 60.0
+SLOTS_IDLE = 8
+
+_runs: "weakref.WeakSet[Run]" = weakref.WeakSet()
+
+
+def open(  # noqa: A001 everstep.open, as in DESIGN
+    url: str | os.PathLike[str],
+    *,
+    model: Model,
+    optimizer: Optimizers,
+    state: Mapping[str, Stateful] | None = None,
+    settings: Settings | None = None,
+) -> "Run":
+    """Open a run for training, or begin one. Nothing is read into the model before `resume()`."""
+    roster = call_the_roll(model, optimizer)
+    context = Context(roster, state or {})
+    path = local_path(url)
+    disk = created(path)
+    try:
+        identity = _identity(disk, path)
+        held = lease.take(disk, identity.run, 0, opened=_now(), take_over=(settings or Settings()).take_over)
+    except BaseException:
+        disk.release()
+        raise
+    return Run(path, disk, held, roster, context, model, optimizer, settings or Settings())
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """The state at a step: `tensors` by name (model/.., optimizer/..), and `context`, everything else by name."""
+
+    step: int
+    tensors: dict[str, torch.Tensor]
+    context: dict[str, Any]
+    ledger: Ledger
+
+
+def restore(url: str | os.PathLike[str], step: int | None = None) -> Restored:
+    """The state at a step, the newest by default, without a model. Reads only; a running trainer is not disturbed.
+
+    `url` may end in `#EPOCH` to look at an older branch of the run.
+    """
+    path, epoch = split_url(url)
+    disk = existing(path)
+    try:
+        inventory = survey(disk, path, epoch=epoch)
+        routes = choose.routes(inventory, step)
+        if not routes:
+            raise StepNotHeld(f"{path}: the run holds no step yet.")
+        found = offline.restore(disk, 0, routes)
+        return Restored(found.step, found.tensors, found.context, found.ledger)
+    finally:
+        disk.release()
+
+
+class Run:
+    """One training run in this process. Call `resume` once, then `commit` after every optimizer step, then `close`."""
+
+    def __init__(
+        self, url: str, disk: LocalDisk, held: lease.Lease, roster: Roster, context: Context, model: Model,
+        optimizer: Optimizers, settings: Settings,
+    ) -> None:  # fmt: skip
+        self._url = url
+        self._disk = disk
+        self._lease = held
+        self._roster = roster
+        self._context = context
+        self._program = (model, optimizer)
+        self._settings = settings
+        self._slots = Slots(SLOTS_IDLE)
+        self._keeper: Keeper | None = None
+        self._hooks: Hooks | None = None
+        self._pace = Pace(settings)
+        self._step = -1
+        self._gap = False
+        self._pid = os.getpid()
+        self._closed = False
+        self._ledger: Ledger | None = None
+        _runs.add(self)
+
+    def resume(self, step: int | None = None) -> int:
+        """Bring model, optimizer and `state=` to the newest step, or to `step`, and return the number of steps done.
+
+        0 for a new run. An older step begins a new branch; the old one stays until it is pruned.
+        """
+        self._usable()
+        if self._keeper is not None:
+            raise Misuse("resume() was called twice. A run resumes once, before its first step.")
+        inventory = survey(self._disk, self._url)
+        routes = choose.routes(inventory, step)
+        if routes:
+            strict = self._settings.unmatched == "refuse"
+            self._ledger = onto_program(self._disk, 0, routes, self._roster, self._context, strict=strict)
+            self._roster = call_the_roll(*self._program)
+        self._step = routes[0].step if routes else 0
+        self._begin(inventory, routes)
+        return self._step
+
+    def commit(self) -> int:
+        """Make the step just taken recoverable. Returns once it is handed over; `acknowledged` says what survives what."""
+        self._usable()
+        keeper, hooks = self._running()
+        hooks.check()
+        if not hooks.updates and hooks.why_base is None and not self._scaler_skipped():
+            raise Misuse(
+                f"commit() after step {self._step}: no optimizer has stepped since the last commit. Commit once per optimizer.step(), "
+                "after it (with gradient accumulation, not after every micro-batch). With a GradScaler, pass it in state=."
+            )
+        step, gap, self._gap = (
+            self._step + 1,
+            self._gap,
+            True,
+        )  # an interrupt from here on leaves a gap, and a base closes it
+        if gap or hooks.why_base is not None:
+            recorded = self._commit_base(keeper, hooks, step, hooks.why_base or "steps before it were not recorded")
+        else:
+            recorded = self._commit_record(keeper, hooks, step)
+        self._step = step
+        hooks.reset()
+        self._gap = not recorded
+        return step
+
+    def acknowledged(self, tier: Literal["disk"] = "disk") -> int:
+        """The newest step that survives what the tier promises to survive ("disk": a power cut); -1 for none yet."""
+        if tier != "disk":
+            raise Misuse(f"acknowledged({tier!r}): this run has one tier, 'disk'.")
+        return self._running()[0].acknowledged
+
+    def wait(self, step: int | None = None, timeout: float | None = None) -> int:
+        """Wait until `step`, the newest committed by default, is acknowledged, and return the newest that is."""
+        keeper, _ = self._running()
+        wanted = self._step if step is None else step
+        if wanted > self._step:
+            raise Misuse(f"wait({wanted}): only steps up to {self._step} are committed.")
+        if not keeper.wait(wanted, timeout):
+            health = keeper.health
+            raise NotAcknowledged(
+                f"step {wanted} is not acknowledged, {health.acknowledged} is. The run is {health.state}"
+                f"{f' ({health.error})' if health.error else ''}."
+            )
+        return keeper.acknowledged
+
+    @property
+    def health(self) -> Health:
+        """How far the run is safe and what stands in its way."""
+        return self._running()[0].health
+
+    @property
+    def ledger(self) -> Ledger | None:
+        """Where every restored item came from; None for a new run."""
+        return self._ledger
+
+    def close(self) -> None:
+        """Write what is committed and let the run go. Closing twice does nothing."""
+        if self._closed or self._pid != os.getpid():
+            return
+        self._closed = True
+        if self._hooks is not None:
+            self._hooks.remove()
+            self._hooks.reset()
+        try:
+            if self._keeper is not None:
+                self._keeper.close(CLOSE_SECONDS)
+                health = self._keeper.health
+                if health.acknowledged < health.committed and not self._gap and health.state != "fenced":
+                    raise NotAcknowledged(
+                        f"{self._url}: closed with step {health.acknowledged} acknowledged, {health.committed} was committed"
+                        f"{f' ({health.error})' if health.error else ''}. The acknowledged step is safe."
+                    )
+        finally:
+            self._lease.release()
+            self._disk.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except EverstepError:
+            if kind is None:  # the error that ended training is the one to show
+                raise
+
+    # Beginning.
+
+    def _begin(self, inventory: Inventory, routes: list[choose.Route]) -> None:
+        """Continue the log after the chosen step, in this process's own epoch."""
+        book, step = self._lease.book, self._step
+        last = inventory.records.get(step)
+        chain = last.frame.chain if last is not None else 0
+        parent = inventory.epoch if routes else None
+        ends = {(entry.epoch, entry.sequence): scanned for entry, scanned in inventory.segments}
+
+        def settled(manifest: Manifest) -> Manifest:
+            term = Term(manifest.epoch, parent, step, chain, _now(), *_here())
+            sealed = tuple(
+                entry if entry.nbytes is not None or (entry.epoch, entry.sequence) not in ends else msgspec.structs.replace(
+                    entry, nbytes=(found := ends[entry.epoch, entry.sequence]).end,
+                    last_step=found.records[-1].step if found.records else entry.after_step,
+                )
+                for entry in manifest.segments
+            )  # fmt: skip
+            terms = (*(known for known in manifest.terms if known.from_step is not None), term)
+            return msgspec.structs.replace(
+                manifest, state="open", acknowledged=step if routes else -1, terms=terms, segments=sealed
+            )
+
+        book.change(settled)
+        lease.sweep(self._disk, book)
+        writer = Writer(self._disk, book, after_step=step, chain=chain, segment_bytes=self._settings.segment_bytes)
+        writer.roll()
+        self._keeper = Keeper(
+            self._disk,
+            book,
+            writer,
+            buffer_bytes_max=self._settings.buffer_bytes_max,
+            retain_bytes_max=self._settings.retain_bytes_max,
+        )
+        self._keeper.start(step, based=bool(routes))
+        self._hooks = Hooks(self._roster, self._slots, self._admit)
+        if self._ledger is not None:
+            replayed = routes[0].records
+            self._pace.resumed(sum(record.frame.nbytes for record in replayed), len(replayed), self._ledger.seconds)
+        else:
+            self._keeper.put_base(self._snapshot(step))
+        self._context.forget()
+        self._hooks.start()
+
+    def _snapshot(self, step: int) -> snapshot.Snapshot:
+        taken = snapshot.take(step, self._roster, self._context, self._slots)
+        self._pace.based(taken.nbytes)
+        return taken
+
+    # Committing.
+
+    def _commit_record(self, keeper: Keeper, hooks: Hooks, step: int) -> bool:
+        """A record, and a base beside it when it is time for one."""
+        items = self._context.changed()
+        updates = hooks.handed_over()
+        blobs = [blob for update in updates for blob in update.blobs]
+        pieces: list[Bytes] = [piece for update in updates for piece in update.pieces]
+        groups, more = hooks.final_groups()
+        more += [blob for item in items.values() for blob in item.blobs]
+        blobs += [blob for blob, _ in more]
+        pieces += aligned(more)
+        head = body.Head(
+            tuple(update.update for update in updates), groups, {name: item.tree for name, item in items.items()},
+            self._parameters_digest(hooks), self._state_digest(hooks, step), tuple(blobs),
+        )  # fmt: skip
+        pieces.insert(0, body.head_piece(head))
+        nbytes = sum(memoryview(piece).nbytes for piece in pieces)
+        due = self._pace.recorded(nbytes, time.perf_counter()) and keeper.reserve_base(0.0)
+        record = Record(frame.UPDATE, step, pieces)
+        keeper.put(Item(record, nbytes, lambda: _release(updates)), self._snapshot(step) if due else None)
+        return True
+
+    def _commit_base(self, keeper: Keeper, hooks: Hooks, step: int, why: str) -> bool:
+        """A step that replay cannot reach: only a base can hold it. While the last base is being written, nothing can."""
+        if not keeper.reserve_base(self._settings.stall_ms_max / 1000):
+            keeper.skip(step, f"step {step} was not recorded: {why}, and the base before it is still being written")
+            return False
+        if hooks.why_base is not None:
+            self._roster = call_the_roll(*self._program)
+            self._context = Context(self._roster, self._context.state)
+            hooks.rename(self._roster)
+        hooks.say_all()
+        taken = self._snapshot(step)
+        head = body.Head((), {}, {}, self._parameters_digest(hooks), self._state_digest(hooks, 0), ())
+        piece = body.head_piece(head)
+        keeper.put(Item(Record(frame.REBASE, step, [piece]), len(piece), lambda: None), taken)
+        keeper.warn(f"step {step} is kept as a base: {why}")
+        return True
+
+    def _parameters_digest(self, hooks: Hooks) -> str:
+        return combine(
+            (f"model/{name}", pair) for name, pair in zip(self._roster.parameters, hooks.digests, strict=True)
+        )
+
+    def _state_digest(self, hooks: Hooks, step: int) -> str | None:
+        """The digest of the whole state, every so often."""
+        if step % self._settings.digest_every:
+            return None
+        pairs = {f"model/{name}": pair for name, pair in zip(self._roster.parameters, hooks.digests, strict=True)}
+        tensors = snapshot.optimizer_tensors(self._roster)
+        pairs.update(zip(tensors, digest(list(tensors.values())), strict=True))
+        return snapshot.state_digest(pairs)
+
+    def _admit(self, nbytes: int) -> bool:
+        return not self._gap and self._running()[0].reserve(nbytes, self._settings.stall_ms_max / 1000)
+
+    def _scaler_skipped(self) -> bool:
+        """Whether a GradScaler in `state=` held its optimizer back: then a step without an update is right."""
+        return any(isinstance(item, torch.amp.GradScaler) for item in self._context.state.values())
+
+    def _running(self) -> tuple[Keeper, Hooks]:
+        if self._keeper is None or self._hooks is None:
+            raise Misuse("call resume() first: it decides which step the run continues from.")
+        return self._keeper, self._hooks
+
+    def _usable(self) -> None:
+        if self._pid != os.getpid():
+            raise Misuse("this process was forked from the one that opened the run; only that one may write it.")
+        if self._closed:
+            raise Misuse("the run is closed. Open it again to go on.")
+
+    def _forked(self) -> None:
+        """In a forked child: let go of the lease's descriptor, so that it does not outlive the trainer here."""
+        if not self._closed:
+            self._closed = True
+            self._lease.release()
+            if self._hooks is not None:
+                self._hooks.watching = False
+
+
+def local_path(url: str | os.PathLike[str]) -> str:
+    """The directory a url names."""
+    text = os.fspath(url)
+    if "\0" in text or not text:
+        raise Misuse(f"{text!r} is not a path.")
+    if "://" in text:
+        scheme, _, rest = text.partition("://")
+        if scheme != "file":
+            raise Misuse(f"{text}: only local directories and file:// are supported.")
+        text = rest
+    return text
+
+
+def split_url(url: str | os.PathLike[str]) -> tuple[str, int | None]:
+    """A url and the epoch after its last '#', if there is one."""
+    text = local_path(url)
+    path, mark, epoch = text.rpartition("#")
+    return (path, int(epoch)) if mark and epoch.isdigit() else (text, None)
+
+
+def _identity(disk: LocalDisk, path: str) -> Identity:
+    if "run.json" not in disk.names(""):
+        strangers = [name for name in disk.names("") if not name.startswith(".")]
+        if strangers:
+            raise Misuse(
+                f"{path}: this directory holds other files ({strangers[0]!r}) and no run. Choose a new or empty one."
+            )
+        start_identity(disk, Identity(secrets.token_hex(16), _now(), __version__))
+    return load_identity(disk, path)
+
+
+def _release(updates: list[Captured]) -> None:
+    for update in updates:
+        if update.slot is not None:
+            update.slot.release()
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _here() -> tuple[str, int]:
+    import socket
+
+    return socket.gethostname(), os.getpid()
+
+
+@atexit.register
+def _close_all() -> None:
+    """A program that ends without close() loses nothing it committed."""
+    for run in list(_runs):
+        run.close()
+
+
+def _after_fork() -> None:
+    for run in list(_runs):
+        run._forked()  # noqa: SLF001
+
+
+os.register_at_fork(after_in_child=_after_fork)

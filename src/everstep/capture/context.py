@@ -1,0 +1,109 @@
+"""Everything a step changes that gradients cannot give back: generators, buffers, schedulers, data position.
+
+Each item is encoded when a step is committed and written only if it differs from what the log said last.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import msgspec
+import torch
+
+from everstep.capture import rng
+from everstep.capture.digests import digest
+from everstep.capture.roster import Roster
+from everstep.capture.tensors import describe, to_bytes
+from everstep.codec import tree
+from everstep.errors import Unsupported
+from everstep.types import Tensor
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """What may stand in `state=`: schedulers, scalers, data loaders, averages, anything with these two."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state_dict: dict[str, Any], /) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """One item: its tree, and the tensors it names."""
+
+    tree: Any
+    blobs: tuple[tuple[Tensor, bytes], ...]
+
+
+class Context:
+    """The items of one training program, and what the log already says of them."""
+
+    def __init__(self, roster: Roster, state: Mapping[str, Stateful]) -> None:
+        self._roster = roster
+        self._state = dict(state)
+        self._known: dict[str, Any] = {}
+        for key, item in self._state.items():
+            if not isinstance(item, Stateful):
+                raise Unsupported(
+                    f"state[{key!r}]: a {type(item).__name__} has no state_dict() and load_state_dict(). Give an object that has "
+                    "both, or keep the value inside one that has."
+                )
+            if not isinstance(key, str) or not key or "/" in key:
+                raise Unsupported(f"state[{key!r}]: a key is a text without '/'.")
+
+    @property
+    def state(self) -> dict[str, Stateful]:
+        return self._state
+
+    def everything(self) -> dict[str, Encoded]:
+        """All items, for a base. What the log says next is relative to this."""
+        self._known.clear()
+        return self.changed()
+
+    def changed(self) -> dict[str, Encoded]:
+        """The items that differ from what was said last."""
+        found: dict[str, Encoded] = {}
+        for name, value in self._values():
+            encoded = encode(f"context/{name}", value)
+            mark = (msgspec.json.encode(encoded.tree), [data for _, data in encoded.blobs])
+            if self._known.get(name) != mark:
+                self._known[name] = mark
+                found[name] = encoded
+        found.update(self._changed_buffers())
+        return found
+
+    def forget(self) -> None:
+        """Say everything again next time: what was taken last did not reach the log."""
+        self._known.clear()
+
+    def _values(self) -> Iterator[tuple[str, Any]]:
+        for name, state in rng.take().items():
+            yield f"rng/{name}", state
+        for name, module in self._roster.extra().items():
+            yield f"extra/{name}", module.get_extra_state()
+        for key, item in self._state.items():
+            yield f"state/{key}", item.state_dict()
+
+    def _changed_buffers(self) -> dict[str, Encoded]:
+        """Buffers are compared by digest: they may be large, and most never change."""
+        buffers = self._roster.buffers()
+        found: dict[str, Encoded] = {}
+        for (name, buffer), pair in zip(buffers.items(), digest(list(buffers.values())), strict=True):
+            mark = (pair, buffer.dtype, buffer.shape)
+            if self._known.get(f"buffer/{name}") != mark:
+                self._known[f"buffer/{name}"] = mark
+                found[f"buffer/{name}"] = encode(f"context/buffer/{name}", buffer)
+        return found
+
+
+def encode(path: str, value: Any) -> Encoded:
+    """A value as a tree and the bytes of its tensors; the tensors are named by their place in it."""
+    blobs: list[tuple[Tensor, bytes]] = []
+
+    def put(name: str, item: Any) -> bool:
+        if isinstance(item, torch.Tensor):
+            blobs.append((describe(name, item), to_bytes(item)))
+            return True
+        return False
+
+    return Encoded(tree.encode(value, path, put), tuple(blobs))

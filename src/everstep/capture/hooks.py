@@ -1,0 +1,219 @@
+"""The one moment in a step when gradients are final: just before the optimizer consumes them.
+
+Before each optimizer step the gradients are copied and the hyper-parameters noted; after it the parameters' digest is
+taken. If the digest before the next step is another one, someone changed the parameters in between: replay would go
+wrong, so that step is kept as a base instead.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import torch
+
+from everstep.capture import rng
+from everstep.capture.context import encode
+from everstep.capture.digests import digest
+from everstep.capture.roster import Roster
+from everstep.capture.slots import Slot, Slots, copy_in, offsets
+from everstep.capture.tensors import describe
+from everstep.codec.body import Update, padding
+from everstep.types import Bytes, Pair, Tensor
+
+
+@dataclass(slots=True)
+class Captured:
+    """One optimizer step: what the record says of it, and its tensors' bytes."""
+
+    update: Update
+    blobs: list[Tensor]
+    pieces: list[Bytes]
+    slot: Slot | None
+    nbytes: int
+    rng: dict[str, Any]
+
+
+class Hooks:
+    """Watches the optimizers of a run from `resume` to `close`."""
+
+    def __init__(self, roster: Roster, slots: Slots, admit: Callable[[int], bool]) -> None:
+        self._roster = roster
+        self._slots = slots
+        self._admit = admit
+        self._names = roster.name_of()
+        self._shape = roster.shape()
+        self._hyper: dict[str, bytes] = {}
+        self._layouts: dict[tuple[Any, ...], tuple[list[Tensor], list[int], int]] = {}
+        self._open: Captured | None = None
+        self._states: dict[str, list[Any]] = {}
+        self.digests: list[Pair] = []
+        """Of the parameters, in the roster's order, after the last optimizer step."""
+        self.updates: list[Captured] = []
+        """The optimizer steps since the last commit."""
+        self.why_base: str | None = None
+        """Why the step being taken cannot be replayed from the one before it; None if it can."""
+        self.watching = False
+        self._handles = []
+        for key, optimizer in roster.optimizers.items():
+            self._handles.append(optimizer.register_step_pre_hook(self._bind(key, self._before)))
+            self._handles.append(optimizer.register_step_post_hook(self._bind(key, self._after)))
+
+    def start(self) -> None:
+        """Watch from now on; the state as it is now is the one the next record follows from."""
+        self.reset()
+        self._look()
+        self.watching = True
+
+    def reset(self) -> None:
+        """Forget the step being taken: it is committed, or given up."""
+        for captured in self.updates:
+            if captured.slot is not None:
+                captured.slot.release()
+        self.updates, self._open, self.why_base = [], None, None
+
+    def handed_over(self) -> list[Captured]:
+        """The updates of the step; their memory belongs to the caller from now on."""
+        updates, self.updates = self.updates, []
+        return updates
+
+    def rename(self, roster: Roster) -> None:
+        """Go on with another roster: parameters were added or replaced."""
+        self._roster, self._names, self._shape = roster, roster.name_of(), roster.shape()
+        self._layouts.clear()
+        self._look()
+
+    def final_groups(self) -> tuple[dict[str, list[Any]], list[tuple[Tensor, bytes]]]:
+        """Hyper-parameters as they are now, of the optimizers where the log says otherwise."""
+        said: dict[str, list[Any]] = {}
+        blobs: list[tuple[Tensor, bytes]] = []
+        for key, optimizer in self._roster.optimizers.items():
+            groups, more = self._groups(key, optimizer, f"hyper/end/{key}")
+            if groups is not None:
+                said[key] = groups
+                blobs += more
+        return said, blobs
+
+    def say_all(self) -> None:
+        """Write all hyper-parameters again with the next record."""
+        self._hyper.clear()
+
+    def check(self) -> None:
+        """Notice what was changed since the last look, behind the optimizer's back."""
+        if self._open is not None:
+            self._break("an optimizer step did not finish")
+        if self.why_base is not None:
+            return
+        if self._roster.shape() != self._shape:
+            self._break("the param groups changed")
+        elif digest(list(self._roster.parameters.values())) != self.digests:
+            self._break("parameters were changed outside the optimizer")
+        elif self._states != self._marks():
+            self._break("optimizer state was changed outside the optimizer")
+
+    def remove(self) -> None:
+        self.watching = False
+        for handle in self._handles:
+            handle.remove()
+
+    def _bind(self, key: str, hook: Callable[[str, torch.optim.Optimizer, Any, Any], None]) -> Callable[..., None]:
+        return lambda optimizer, args, kwargs: hook(key, optimizer, args, kwargs)
+
+    def _before(self, key: str, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        if not self.watching:
+            return
+        self.check()
+        if args[1:] or {name for name, value in kwargs.items() if value is not None}:
+            self._break("the optimizer was called with a closure")
+        self._open = self._take(key, optimizer)
+
+    def _after(self, _key: str, _optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
+        if not self.watching:
+            return
+        self._look()
+        taken, self._open = self._open, None
+        if taken is None:
+            return
+        if not rng.same(taken.rng, rng.take()):
+            encoded = encode(f"rng/{len(self.updates)}", taken.rng)
+            taken.update = msgspec.structs.replace(taken.update, rng=encoded.tree)
+            taken.blobs += [blob for blob, _ in encoded.blobs]
+            taken.pieces += aligned(encoded.blobs)
+        self.updates.append(taken)
+
+    def _take(self, key: str, optimizer: torch.optim.Optimizer) -> Captured:
+        """Copy what the optimizer is about to consume."""
+        at = len(self.updates)
+        states = rng.take()
+        scale, found = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
+        skipped = found is not None and bool(found.item())
+        groups, hyper = self._groups(key, optimizer, f"hyper/{at}")
+        update = Update(key, groups, None if scale is None else float(scale.item()), skipped)
+        if skipped or self.why_base is not None:
+            return Captured(update, [blob for blob, _ in hyper], aligned(hyper), None, 0, states)
+        named = [
+            (self._names[id(parameter)], parameter.grad)
+            for group in optimizer.param_groups for parameter in group["params"] if parameter.grad is not None
+        ]  # fmt: skip
+        if any(gradient.layout is not torch.strided for _, gradient in named):
+            self._break("a gradient is sparse")
+            return Captured(update, [], [], None, 0, states)
+        tensors = [gradient for _, gradient in named]
+        layout = (at, tuple((name, gradient.dtype, gradient.shape) for name, gradient in named))
+        if layout not in self._layouts:
+            blobs = [describe(f"gradient/{at}/{name}", gradient) for name, gradient in named]
+            self._layouts[layout] = (blobs, *offsets(blobs))
+        blobs, places, nbytes = self._layouts[layout]
+        if not self._admit(nbytes):
+            self._break("the buffer was full")
+            return Captured(update, [], [], None, 0, states)
+        slot = self._slots.take(nbytes)
+        copy_in(slot, blobs, places, tensors)
+        return Captured(
+            update,
+            [*blobs, *(blob for blob, _ in hyper)],
+            [slot.memory[:nbytes], *aligned(hyper)],
+            slot,
+            nbytes,
+            states,
+        )
+
+    def _groups(
+        self, key: str, optimizer: torch.optim.Optimizer, path: str
+    ) -> tuple[list[Any] | None, list[tuple[Tensor, bytes]]]:
+        """Hyper-parameters as they are now, or None when the log says so already."""
+        values = [
+            {name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups
+        ]
+        encoded = encode(path, values)
+        text = msgspec.json.encode(encoded.tree)
+        if self._hyper.get(key) == text and not encoded.blobs:
+            return None, []
+        self._hyper[key] = text
+        return encoded.tree, list(encoded.blobs)
+
+    def _look(self) -> None:
+        self.digests = digest(list(self._roster.parameters.values()))
+        self._states = self._marks()
+
+    def _marks(self) -> dict[str, list[Any]]:
+        """Where the optimizers' state lies and how often it was written to; cheap, and changes when it is edited."""
+        return {
+            key: [
+                (value.data_ptr(), value._version) if isinstance(value, torch.Tensor) else None  # noqa: SLF001
+                for held in optimizer.state.values() if isinstance(held, dict) for value in held.values()
+            ]
+            for key, optimizer in self._roster.optimizers.items()
+        }  # fmt: skip
+
+    def _break(self, why: str) -> None:
+        self.why_base = self.why_base or why
+        for captured in self.updates:  # a base holds the step: the gradients are not needed
+            if captured.slot is not None:
+                captured.slot.release()
+                captured.slot = None
+
+
+def aligned(blobs: Iterable[tuple[Tensor, bytes]]) -> list[Bytes]:
+    """The blobs' bytes, each padded as a body wants it."""
+    return [piece for _, data in blobs for piece in (data, padding(data))]

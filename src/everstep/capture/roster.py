@@ -1,0 +1,142 @@
+"""The names of everything a run records: parameters, buffers, optimizers. Names, never positions."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from everstep.errors import Misuse, Unsupported
+
+Model = nn.Module | Mapping[str, nn.Module]
+Optimizers = torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | Mapping[str, torch.optim.Optimizer]
+
+
+@dataclass(slots=True)
+class Roster:
+    """What a training program holds, by name. `aliases` maps the further names of tied parameters to the first."""
+
+    parameters: dict[str, torch.Tensor]
+    aliases: dict[str, str]
+    modules: dict[str, nn.Module]
+    optimizers: dict[str, torch.optim.Optimizer]
+
+    def name_of(self) -> dict[int, str]:
+        return {id(parameter): name for name, parameter in self.parameters.items()}
+
+    def buffers(self) -> dict[str, torch.Tensor]:
+        """The buffers as they are now; modules may replace them."""
+        return {
+            f"{prefix}{name}": buffer
+            for prefix, module in self.modules.items()
+            for name, buffer in module._buffers.items()  # noqa: SLF001 named_buffers() walks the whole model at each call
+            if buffer is not None
+        }
+
+    def derived(self) -> tuple[str, ...]:
+        """The buffers that the model does not keep in its own state_dict and can rebuild."""
+        return tuple(
+            f"{prefix}{name}" for prefix, module in self.modules.items() for name in module._non_persistent_buffers_set  # noqa: SLF001
+            if module._buffers.get(name) is not None  # noqa: SLF001
+        )  # fmt: skip
+
+    def extra(self) -> dict[str, nn.Module]:
+        """The modules that keep a state of their own besides tensors."""
+        return {
+            prefix: module for prefix, module in self.modules.items()
+            if type(module).get_extra_state is not nn.Module.get_extra_state
+        }  # fmt: skip
+
+    def groups(self) -> list[tuple[str, list[list[str]]]]:
+        """Per optimizer, the names in each param group."""
+        names = self.name_of()
+        return [
+            (
+                key,
+                [
+                    [_named(names, parameter, key, at) for parameter in group["params"]]
+                    for at, group in enumerate(opt.param_groups)
+                ],
+            )
+            for key, opt in self.optimizers.items()
+        ]
+
+    def shape(self) -> tuple[Any, ...]:
+        """What must stay the same for a record to make sense: identity of every parameter in every group."""
+        return tuple(
+            (key, tuple(tuple(id(parameter) for parameter in group["params"]) for group in opt.param_groups))
+            for key, opt in self.optimizers.items()
+        )
+
+
+def call_the_roll(model: Model, optimizer: Optimizers) -> Roster:
+    """Name everything; an error names what has no name."""
+    modules = dict(_modules(model))
+    parameters: dict[str, torch.Tensor] = {}
+    aliases: dict[str, str] = {}
+    first: dict[int, str] = {}
+    for prefix, module in modules.items():
+        for name, parameter in module._parameters.items():  # noqa: SLF001 per module, so that tied names are seen too
+            if parameter is None:
+                continue
+            full = f"{prefix}{name}"
+            if isinstance(parameter, nn.parameter.UninitializedParameter):
+                raise Misuse(f"parameter {full!r} has no shape yet. Run one forward pass before everstep.open().")
+            if id(parameter) in first:
+                aliases[full] = first[id(parameter)]
+            else:
+                first[id(parameter)] = full
+                parameters[full] = parameter
+    roster = Roster(parameters, aliases, modules, dict(_optimizers(optimizer)))
+    roster.groups()
+    return roster
+
+
+def _modules(model: Model) -> Iterable[tuple[str, nn.Module]]:
+    parts = {"": model} if isinstance(model, nn.Module) else {f"{key}.": part for key, part in model.items()}
+    for prefix, part in parts.items():
+        if not isinstance(part, nn.Module):
+            raise Misuse(
+                f"model must be a torch.nn.Module or a mapping of names to modules, not {type(part).__name__}."
+            )
+        seen: set[int] = set()
+        for name, module in _bare(part).named_modules(remove_duplicate=False):
+            if id(module) not in seen or module._parameters:  # noqa: SLF001 a shared module's parameters have several names
+                seen.add(id(module))
+                yield (f"{prefix}{name}." if name else prefix), module
+
+
+def _bare(module: nn.Module) -> nn.Module:
+    """The user's own module under torch.compile and data-parallel wrappers, so that names do not depend on them."""
+    while True:
+        inner = getattr(module, "_orig_mod", None)
+        if inner is None and type(module).__name__ in ("DistributedDataParallel", "DataParallel"):
+            inner = getattr(module, "module", None)
+        if not isinstance(inner, nn.Module):
+            return module
+        module = inner
+
+
+def _optimizers(optimizer: Optimizers) -> Iterable[tuple[str, torch.optim.Optimizer]]:
+    if isinstance(optimizer, torch.optim.Optimizer):
+        parts: list[tuple[str, Any]] = [("main", optimizer)]
+    elif isinstance(optimizer, Mapping):
+        parts = [(str(key), part) for key, part in optimizer.items()]
+    else:
+        parts = [(str(at), part) for at, part in enumerate(optimizer)]
+    for key, part in parts:
+        if not isinstance(part, torch.optim.Optimizer):
+            raise Misuse(f"optimizer {key!r} must be a torch.optim.Optimizer, not {type(part).__name__}.")
+        if "/" in key:
+            raise Misuse(f"optimizer {key!r}: a name may not contain '/'.")
+    return parts
+
+
+def _named(names: dict[int, str], parameter: torch.Tensor, key: str, group: int) -> str:
+    if id(parameter) not in names:
+        raise Unsupported(
+            f"optimizer {key!r}, group {group}: a parameter of shape {tuple(parameter.shape)} is not in the model. Pass every "
+            "module that is trained: model={'net': net, 'loss': loss}."
+        )
+    return names[id(parameter)]

@@ -1,0 +1,54 @@
+"""Torch tensors as named, typed, contiguous bytes in host memory, and back."""
+
+import ctypes
+import math
+
+import torch
+
+from everstep.errors import Damaged, Unsupported
+from everstep.types import Tensor, whole
+
+DTYPES: dict[torch.dtype, str] = {
+    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
+    torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint64: "U64", torch.uint32: "U32",
+    torch.uint16: "U16", torch.uint8: "U8", torch.bool: "BOOL", torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2", torch.complex64: "C64", torch.complex128: "C128",
+}  # fmt: skip
+TORCH_DTYPES = {name: dtype for dtype, name in DTYPES.items()}
+
+
+def describe(name: str, tensor: torch.Tensor) -> Tensor:
+    """What a file says of this tensor. One process holds all of it, so its box is the whole."""
+    if tensor.layout is not torch.strided or tensor.dtype not in DTYPES or tensor.is_meta:
+        raise Unsupported(
+            f"{name}: a tensor of {tensor.dtype}, {tensor.layout}, on {tensor.device} cannot be recorded."
+        )
+    shape = tuple(tensor.shape)
+    return Tensor(name, DTYPES[tensor.dtype], shape, whole(shape), tensor.numel() * tensor.element_size())
+
+
+def plain(tensor: torch.Tensor) -> bool:
+    """Whether the tensor's bytes lie in host memory in logical order."""
+    return tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+
+
+def on_host(tensor: torch.Tensor) -> torch.Tensor:
+    """The same values in host memory in logical order; the tensor itself when it lies so already."""
+    tensor = tensor.detach()
+    return tensor if plain(tensor) else tensor.resolve_conj().resolve_neg().cpu().contiguous()
+
+
+def to_bytes(tensor: torch.Tensor) -> bytes:
+    """A copy of the tensor's bytes in logical order."""
+    held = on_host(tensor)
+    return ctypes.string_at(held.data_ptr(), held.numel() * held.element_size()) if held.numel() else b""
+
+
+def view(memory: memoryview, described: Tensor) -> torch.Tensor:
+    """A tensor over these writable bytes, not a copy; it keeps them alive."""
+    dtype, shape = TORCH_DTYPES[described.dtype], described.box.shape
+    if memory.nbytes != described.nbytes or math.prod(shape) * dtype.itemsize != described.nbytes:
+        raise Damaged(f"tensor {described.name!r}: {memory.nbytes} bytes where {described.nbytes} were expected.")
+    if not described.nbytes:
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(memory, dtype=dtype).view(shape)

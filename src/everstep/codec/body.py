@@ -1,0 +1,93 @@
+"""The body of a record: a JSON head and the raw bytes it names.
+
+offset  size  field
+0       8     length H of the head
+8       H     head, JSON
+..      pad   zeros up to a multiple of 64
+then each blob in the order of the head's table, each padded to a multiple of 64
+"""
+
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from everstep.errors import Damaged
+from everstep.types import Bytes, Tensor, padded
+
+LENGTH = struct.Struct("<Q")
+
+
+class Update(msgspec.Struct, frozen=True):
+    """One call of an optimizer's step.
+
+    `groups`: hyper-parameters of every group as the optimizer used them, None when they are as last said.
+    `scale`: what a fused optimizer divides the gradients by (GradScaler). `skipped`: the optimizer changed nothing.
+    `rng`: the step drew random numbers; the generators' states before it are in the blobs.
+    """
+
+    optimizer: str
+    groups: list[Any] | None
+    scale: float | None = None
+    skipped: bool = False
+    rng: Any = None
+
+
+class Head(msgspec.Struct, frozen=True):
+    """What a record says. Blobs of update k are named gradient/k/<parameter>; of context, context/<item>/...
+
+    `groups`: hyper-parameters as they are at the end of the step (a scheduler moved them), where they are not as last said.
+    """
+
+    updates: tuple[Update, ...]
+    groups: dict[str, list[Any]]
+    context: dict[str, Any]
+    parameters: str
+    state: str | None
+    blobs: tuple[Tensor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    head: Head
+    blobs: dict[str, tuple[Tensor, memoryview]]
+
+
+def head_piece(head: Head) -> bytes:
+    """The first piece of a body; its blobs follow, each padded."""
+    text = msgspec.json.encode(head)
+    return b"".join((LENGTH.pack(len(text)), text, bytes(padded(LENGTH.size + len(text)) - LENGTH.size - len(text))))
+
+
+def padding(blob: Bytes) -> bytes:
+    count = memoryview(blob).nbytes
+    return bytes(padded(count) - count)
+
+
+def parse(data: memoryview, *, name: str) -> Body:
+    """The head and views of the blobs. Every length is checked against `data` before it is used."""
+    head = parse_head(data, name=name)
+    offset = padded(LENGTH.size + LENGTH.unpack_from(data)[0])
+    blobs: dict[str, tuple[Tensor, memoryview]] = {}
+    for blob in head.blobs:
+        if fault := blob.fault():
+            raise Damaged(f"{name}: {fault}.")
+        if offset + blob.nbytes > len(data) or blob.name in blobs:
+            raise Damaged(f"{name}: the table of tensors does not fit the record.")
+        blobs[blob.name] = (blob, data[offset : offset + blob.nbytes])
+        offset += padded(blob.nbytes)
+    if padded(len(data)) != padded(offset):
+        raise Damaged(f"{name}: the record is longer than its table of tensors says.")
+    return Body(head, blobs)
+
+
+def parse_head(data: memoryview, *, name: str) -> Head:
+    """Only the head, for looking at a record."""
+    try:
+        (length,) = LENGTH.unpack_from(data)
+        if length > len(data) - LENGTH.size:
+            raise Damaged(f"{name}: a head of {length} bytes does not fit a record of {len(data)}.")
+        return msgspec.json.decode(data[LENGTH.size : LENGTH.size + length], type=Head)
+    except (struct.error, msgspec.MsgspecError, RecursionError) as bad:
+        raise Damaged(f"{name}: the record's head cannot be read ({type(bad).__name__}).") from bad

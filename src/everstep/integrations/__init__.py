@@ -1,0 +1,1 @@
+"""everstep beside the field's own tools, one file each."""

@@ -1,0 +1,33 @@
+"""Which step is safe. Pure: what the log holds and which bases are durable, in; the newest recoverable step, out."""
+
+from bisect import bisect_right
+
+
+class Frontier:
+    """Records lead on only from a base in the same stretch. A stretch begins where the log cannot be replayed into."""
+
+    def __init__(self, start: int, *, based: bool) -> None:
+        self._starts = [start]
+        self._logged = start
+        self._base = start if based else start - 1
+        self._before = -1
+
+    def logged(self, step: int, *, rebase: bool) -> None:
+        """The log is durable up to `step`; with `rebase`, a stretch begins there."""
+        if rebase:
+            self._starts.append(step)
+        self._logged = step
+
+    def based(self, step: int) -> None:
+        """A base of `step` is durable."""
+        self._base = max(self._base, step)
+
+    @property
+    def acknowledged(self) -> int:
+        """The newest step that can be restored now; -1 for none. Never beyond the log: a reader takes it as a promise
+        that the log reaches so far."""
+        at = bisect_right(self._starts, self._base)
+        if at:  # the base lies in stretch at - 1, which leads to the next stretch's start or to the end of the log
+            self._before = max(self._before, self._starts[at] - 1 if at < len(self._starts) else self._logged)
+            del self._starts[: at - 1]
+        return self._before

@@ -1,0 +1,297 @@
+"""Takes records and bases from the training loop, makes them durable, and says how far the run is safe.
+
+Two threads: one for the log, one for bases, so that a large base never holds up a record. Training comes first: a
+full buffer costs a commit at most `stall_ms_max`, a disk that refuses writes costs nothing but acknowledgement.
+"""
+
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+import msgspec
+
+from everstep.errors import EverstepError, Fenced
+from everstep.keeper.frontier import Frontier
+from everstep.keeper.health import Health
+from everstep.log import frame
+from everstep.log.writer import Record, Writer
+from everstep.store import names, prune, witness
+from everstep.store.disk import Disk
+from everstep.store.manifest import BaseEntry, Book, Manifest
+
+RETRY_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0)
+BATCH_BYTES = 64 << 20
+
+
+class Snapshot(Protocol):
+    """A whole state, copied, that can write itself."""
+
+    step: int
+
+    def write(self, disk: Disk, book: Book) -> BaseEntry: ...
+    def release(self) -> None: ...
+
+
+@dataclass(slots=True)
+class Item:
+    """A record in the buffer, and what to call when its memory may be used again."""
+
+    record: Record
+    nbytes: int
+    release: Callable[[], None]
+
+
+@dataclass(slots=True)
+class _Shared:
+    """What the threads share; all of it under one lock."""
+
+    items: deque[Item] = field(default_factory=deque)
+    snapshot: Snapshot | None = None
+    queued_bytes: int = 0
+    committed: int = -1
+    not_recorded: int = 0
+    bases: int = 0
+    state: Literal["ok", "degraded", "fenced", "failed", "closed"] = "ok"
+    errors: dict[str, str] = field(default_factory=dict)
+    warnings: dict[str, None] = field(default_factory=dict)
+    closing: bool = False
+
+
+class Keeper:
+    """The owner of one writer's log and bases, from `start` to `close`."""
+
+    def __init__(self, disk: Disk, book: Book, writer: Writer, *, buffer_bytes_max: int, retain_bytes_max: int) -> None:
+        self._disk = disk
+        self._book = book
+        self._writer = writer
+        self._buffer_bytes_max = buffer_bytes_max
+        self._retain_bytes_max = retain_bytes_max
+        self._shared = _Shared()
+        self._changed = threading.Condition()
+        self._frontier = Frontier(0, based=False)
+        self._witness: int | None = None
+        self._threads: list[threading.Thread] = []
+
+    def start(self, step: int, *, based: bool) -> None:
+        """Begin after `step`; `based` says whether that step can be restored already."""
+        self._frontier = Frontier(step, based=based)
+        self._shared.committed = step
+        rank, epoch = self._book.manifest.writer, self._book.manifest.epoch
+        self._witness = self._disk.create(names.witness(rank, epoch))
+        for work, name in ((self._write_records, "everstep-log"), (self._write_bases, "everstep-base")):
+            thread = threading.Thread(target=self._guard, args=(work,), name=name, daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    # What the training loop calls.
+
+    def reserve(self, nbytes: int, seconds: float) -> bool:
+        """Wait for room in the buffer. A record larger than the buffer gets in when the buffer is empty.
+
+        While the disk refuses writes nothing is waited for: it may take hours, and training comes first.
+        """
+        return self._wait_for(
+            lambda shared: not shared.items or shared.queued_bytes + nbytes <= self._buffer_bytes_max, seconds
+        )
+
+    def reserve_base(self, seconds: float) -> bool:
+        """Wait until the previous base is written."""
+        return self._wait_for(lambda shared: shared.snapshot is None, seconds)
+
+    def _wait_for(self, free: Callable[[_Shared], bool], seconds: float) -> bool:
+        with self._changed:
+            self._changed.wait_for(lambda: free(self._shared) or self._shared.state != "ok", seconds)
+            return free(self._shared) and self._shared.state in ("ok", "degraded")
+
+    def put(self, item: Item, snapshot: Snapshot | None) -> None:
+        """Take a record, and with it a base of the same step."""
+        with self._changed:
+            self._shared.items.append(item)
+            self._shared.queued_bytes += item.nbytes
+            self._shared.committed = item.record.step
+            if snapshot is not None:
+                self._shared.snapshot = snapshot
+            self._changed.notify_all()
+
+    def put_base(self, snapshot: Snapshot) -> None:
+        """Take the base a run begins with."""
+        with self._changed:
+            self._shared.snapshot = snapshot
+            self._changed.notify_all()
+
+    def skip(self, step: int, why: str) -> None:
+        """Note that a step was not recorded."""
+        with self._changed:
+            self._shared.committed = step
+            self._shared.not_recorded += 1
+        self.warn(why)
+
+    def warn(self, text: str) -> None:
+        with self._changed:
+            self._shared.warnings[text] = None
+            while len(self._shared.warnings) > 20:
+                del self._shared.warnings[next(iter(self._shared.warnings))]
+
+    @property
+    def acknowledged(self) -> int:
+        with self._changed:
+            return self._frontier.acknowledged
+
+    def wait(self, step: int, seconds: float | None) -> bool:
+        """Whether `step` is acknowledged, after at most `seconds`; at once when it never will be."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._frontier.acknowledged >= step or self._shared.state in ("fenced", "failed", "closed"),
+                seconds,
+            )
+            return self._frontier.acknowledged >= step
+
+    @property
+    def health(self) -> Health:
+        with self._changed:
+            shared = self._shared
+            error = next(iter(shared.errors.values()), None)
+            return Health(
+                shared.state, shared.committed, self._frontier.acknowledged, shared.queued_bytes, shared.not_recorded,
+                shared.bases, error, tuple(shared.warnings),
+            )  # fmt: skip
+
+    def close(self, seconds: float) -> None:
+        """Write what is still queued, for at most `seconds`, seal the log and stop."""
+        with self._changed:
+            self._changed.wait_for(self._idle, seconds)
+            self._shared.closing = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join(timeout=max(1.0, seconds))
+        with contextlib.suppress(OSError, EverstepError):  # all of it is a courtesy to the next reader
+            self._book.change(self._closed)
+        self._writer.close()
+        if self._witness is not None:
+            self._disk.close(self._witness)
+        with self._changed:
+            if self._shared.state in ("ok", "degraded"):
+                self._shared.state = "closed"
+            self._changed.notify_all()
+
+    # What the threads do.
+
+    def _guard(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Fenced as fenced:
+            self._stop("fenced", str(fenced))
+        except Exception as failed:  # noqa: BLE001 training must go on; `health` shows it
+            self._stop("failed", f"{type(failed).__name__}: {failed}")
+
+    def _stop(self, state: Literal["fenced", "failed"], error: str) -> None:
+        with self._changed:
+            self._shared.state = state
+            self._shared.errors = {"stop": error}
+            while self._shared.items:
+                self._shared.items.popleft().release()
+            self._shared.queued_bytes = 0
+            if self._shared.snapshot is not None:
+                self._shared.snapshot.release()
+                self._shared.snapshot = None
+            self._changed.notify_all()
+
+    def _write_records(self) -> None:
+        while batch := self._next_batch():
+            self._persist("log", lambda: self._writer.write([item.record for item in batch], self.acknowledged))
+            if self._shared.closing and self._writer.step < batch[-1].record.step:
+                return
+            self._acknowledge(batch)
+
+    def _next_batch(self) -> list[Item]:
+        """What waits, up to a bound; it stays in the buffer until it is durable. Empty when it is time to stop."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._shared.items or self._shared.closing or self._stopped())
+            batch, nbytes = [], 0
+            for item in self._shared.items:
+                batch.append(item)
+                nbytes += item.nbytes
+                if nbytes >= BATCH_BYTES:
+                    break
+            return [] if self._stopped() else batch
+
+    def _persist(self, what: str, attempt: Callable[[], None]) -> None:
+        """Try until the disk takes it: a full disk is not the end. Each try begins anew; nothing failed is trusted."""
+        for tries in range(1 << 62):
+            try:
+                attempt()
+                self._recovered(what)
+                return
+            except OSError as refused:
+                self._degraded(
+                    what,
+                    f"{what}: {refused.strerror or refused}. Acknowledged steps are safe; make room or mend the disk.",
+                )
+            with self._changed:
+                pause = RETRY_SECONDS[min(tries, len(RETRY_SECONDS) - 1)]
+                if self._changed.wait_for(lambda: self._shared.closing or self._stopped(), pause):
+                    return
+
+    def _acknowledge(self, batch: list[Item]) -> None:
+        with self._changed:
+            for item in batch:
+                self._frontier.logged(item.record.step, rebase=item.record.kind == frame.REBASE)
+                if self._shared.items and self._shared.items[0] is item:
+                    self._shared.items.popleft()
+                    self._shared.queued_bytes -= item.nbytes
+                    item.release()
+            self._note()
+
+    def _write_bases(self) -> None:
+        while (snapshot := self._next_snapshot()) is not None:
+            self._persist("base", lambda: self._write_base(snapshot))
+
+    def _next_snapshot(self) -> Snapshot | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._shared.snapshot or self._shared.closing or self._stopped())
+            return None if self._stopped() else self._shared.snapshot
+
+    def _write_base(self, snapshot: Snapshot) -> None:
+        entry = snapshot.write(self._disk, self._book)
+        self._book.change(lambda manifest: msgspec.structs.replace(manifest, bases=(*manifest.bases, entry)))
+        with self._changed:
+            self._frontier.based(snapshot.step)
+            self._shared.snapshot = None
+            self._shared.bases += 1
+            snapshot.release()
+            self._note()
+        if prune.held_bytes(self._book.manifest) > self._retain_bytes_max:
+            prune.apply(self._disk, self._book, lambda manifest: prune.within(manifest, self._retain_bytes_max))
+
+    def _note(self) -> None:
+        """Leave the acknowledged step where the next process and `everstep ls` find it."""
+        if self._witness is not None:
+            with contextlib.suppress(OSError):  # the note may be lost: the log itself is durable
+                self._disk.mark(self._witness, witness.pack(self._book.manifest.epoch, self._frontier.acknowledged))
+        self._changed.notify_all()
+
+    def _degraded(self, what: str, error: str) -> None:
+        with self._changed:
+            self._shared.errors[what] = error
+            if not self._stopped():
+                self._shared.state = "degraded"
+            self._changed.notify_all()
+
+    def _recovered(self, what: str) -> None:
+        with self._changed:
+            if self._shared.errors.pop(what, None) is not None and not self._shared.errors and not self._stopped():
+                self._shared.state = "ok"
+                self._changed.notify_all()
+
+    def _stopped(self) -> bool:
+        return self._shared.state in ("fenced", "failed", "closed")
+
+    def _idle(self) -> bool:
+        return self._stopped() or (not self._shared.items and self._shared.snapshot is None)
+
+    def _closed(self, manifest: Manifest) -> Manifest:
+        sealed = self._writer.sealed(manifest)
+        return msgspec.structs.replace(sealed, state="closed", acknowledged=self._frontier.acknowledged)

@@ -1,0 +1,1 @@
+"""The redo log: frames in segments, one writer, opaque bodies."""

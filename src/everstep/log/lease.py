@@ -1,0 +1,114 @@
+"""One writer: an open-file-description lock saves work, a claimed epoch decides.
+
+Taking over is done in two steps. First the next epoch is claimed: from then on the old writer finds out before it
+acknowledges anything. Only then is the log read and cut. So whatever the old writer acknowledged lies before the cut.
+"""
+
+import contextlib
+import os
+import socket
+from dataclasses import dataclass
+
+import msgspec
+
+from everstep.errors import Damaged, RunInUse
+from everstep.store import names
+from everstep.store.disk import Disk
+from everstep.store.manifest import Book, Manifest, Term, claim_epoch, load_newest
+
+CLAIMS_MAX = 16
+
+
+@dataclass(slots=True)
+class Lease:
+    """Held while this process owns a writer. Closing the descriptor in a forked child does not release it."""
+
+    disk: Disk
+    descriptor: int
+    book: Book
+
+    def release(self) -> None:
+        self.disk.close(self.descriptor)
+
+
+def take(disk: Disk, run: str, rank: int, *, opened: str, take_over: bool) -> Lease:
+    """Own writer `rank` of this run from now on, in a new epoch that is not open for records yet."""
+    if names.writer(rank) not in disk.names(""):
+        with contextlib.suppress(FileExistsError):
+            disk.make_dir(names.writer(rank))
+        disk.sync_dir("")
+    descriptor = _lock(disk, rank, take_over=take_over)
+    try:
+        return Lease(disk, descriptor, _claim(disk, run, rank, opened))
+    except BaseException:
+        disk.close(descriptor)
+        raise
+
+
+def _lock(disk: Disk, rank: int, *, take_over: bool) -> int:
+    path = names.lease(rank)
+    text = msgspec.json.encode({"pid": os.getpid(), "host": socket.gethostname()})
+    descriptor = disk.lock(path, text)
+    if descriptor is None and take_over:
+        disk.remove(path)  # the old owner keeps its lock on a file that has no name any more
+        descriptor = disk.lock(path, text)
+    if descriptor is None:
+        raise RunInUse(
+            f"{path}: {owner(disk, rank)} is writing this run. Nothing was changed. "
+            "Wait for it, end it, or fence it off with Settings(take_over=True)."
+        )
+    return descriptor
+
+
+def owner(disk: Disk, rank: int) -> str:
+    """Who holds the lease, as text for a message."""
+    try:
+        source = disk.source(names.lease(rank))
+        try:
+            held = msgspec.json.decode(source.read(0, min(source.size, 4096)), type=dict[str, int | str])
+        finally:
+            source.close()
+        return f"process {int(held['pid'])} on {str(held['host'])!r}"
+    except (OSError, EOFError, msgspec.MsgspecError, KeyError, ValueError):
+        return "another process"
+
+
+def _claim(disk: Disk, run: str, rank: int, opened: str) -> Book:
+    for _ in range(CLAIMS_MAX):
+        old = load_newest(disk, rank)
+        if old is not None and old.run != run:
+            raise Damaged(f"{names.manifest(rank, old.epoch)}: belongs to another run ({old.run}), this one is {run}.")
+        epoch = 1 if old is None else old.epoch + 1
+        term = Term(epoch, None, None, 0, opened, socket.gethostname(), os.getpid())
+        if old is None:
+            new = Manifest(run, rank, 1, epoch, "opening", -1, (term,), (), ())
+        else:
+            settled = tuple(known for known in old.terms if known.from_step is not None)
+            new = msgspec.structs.replace(old, epoch=epoch, state="opening", terms=(*settled, term))
+        if claim_epoch(disk, new):
+            return Book(disk, new)
+    raise RunInUse(f"writer {rank}: other processes keep taking this run over. Let one of them have it.")
+
+
+def sweep(disk: Disk, book: Book) -> list[str]:
+    """Remove what earlier owners left behind and no manifest names. Only the lease's owner may call this.
+
+    Nothing of a later epoch is touched: should this process have been paused and fenced off, that is its successor's.
+    """
+    manifest = book.manifest
+    rank = manifest.writer
+    kept = {names.manifest(rank, manifest.epoch)}
+    kept |= {names.segment(rank, entry.epoch, entry.sequence) for entry in manifest.segments}
+    kept |= {names.witness(rank, term.epoch) for term in manifest.terms}
+    for entry in manifest.bases:
+        kept |= {names.base(rank, entry.step, entry.epoch), names.tensors(rank, entry.step, entry.epoch)}
+    gone = []
+    for name in disk.names(names.writer(rank)):
+        path, epoch = f"{names.writer(rank)}/{name}", names.epoch_of(name)
+        if path not in kept and epoch is not None and epoch <= manifest.epoch:
+            book.check()
+            disk.remove(path)
+            gone.append(name)
+    if gone:
+        disk.sync_dir(names.writer(rank))
+    return gone

@@ -1,0 +1,78 @@
+"""The compiled functions; promises are stated here, roundings in adam.hpp, sgd.hpp and docs/decisions/0002."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+Implementation = Literal["single", "foreach", "fused"]
+Capability = Literal["generic", "avx2", "avx512"]
+
+def digest(
+    pointers: Sequence[int], counts: Sequence[int], widths: Sequence[int], starts: Sequence[int], threads: int
+) -> list[tuple[int, int]]:
+    """Two u64 sums per buffer of `count` elements of `width` (1, 2, 4, 8, 16) bytes; the first has index `start`.
+
+    Sums of parts, modulo 2**64 and with their right starts, are the sums of the whole.
+    """
+
+def gather(sources: Sequence[int], sizes: Sequence[int], target: int, offsets: Sequence[int], threads: int) -> None:
+    """Copies sizes[i] bytes from sources[i] to target + offsets[i]."""
+
+def adam(
+    implementation: Implementation,
+    parameters: Sequence[int],
+    exp_avgs: Sequence[int],
+    exp_avg_sqs: Sequence[int],
+    max_exp_avg_sqs: Sequence[int],
+    counts: Sequence[int],
+    gradients: Sequence[Sequence[int]],
+    steps: Sequence[Sequence[float]],
+    hyper: Sequence[tuple[float, float, float, float, float]],
+    *,
+    decoupled: bool,
+    maximize: bool,
+    double: bool,
+    lr_float32: bool,
+    square_root: int,
+    threads: int,
+) -> None:
+    """Applies k gradients, in order, to the tensors of one parameter group: torch.optim.Adam, or AdamW if `decoupled`.
+
+    max_exp_avg_sqs: empty unless amsgrad.
+    gradients: [k][tensor]; 0 where a tensor had no gradient in that step. They are not written.
+    steps: [k][tensor]; the value of state["step"] *after* the update. Ignored where there is no gradient.
+    hyper: [k] of (lr, beta1, beta2, eps, weight_decay).
+    double: float64 tensors, else float32.
+    lr_float32: lr was held as a float32 tensor ("single" only; elsewhere pass lr.item()).
+    square_root: 0 for "fused"; else everstep.native.square_root.address(dtype).
+    """
+
+def sgd(
+    implementation: Implementation,
+    parameters: Sequence[int],
+    momentum_buffers: Sequence[int],
+    counts: Sequence[int],
+    gradients: Sequence[Sequence[int]],
+    first: Sequence[Sequence[bool]],
+    hyper: Sequence[tuple[float, float, float, float]],
+    *,
+    nesterov: bool,
+    maximize: bool,
+    double: bool,
+    threads: int,
+) -> None:
+    """Applies k gradients, in order, to the tensors of one parameter group: torch.optim.SGD.
+
+    momentum_buffers: empty if momentum is 0 in every step.
+    gradients: [k][tensor]; 0 where a tensor had no gradient in that step. They are not written.
+    first: [k][tensor]; whether this gradient initialises the momentum buffer (there was none before).
+    hyper: [k] of (lr, momentum, dampening, weight_decay).
+    """
+
+def capability() -> Capability:
+    """The kernel set that runs. All sets give the same bits."""
+
+def threads_max() -> int:
+    """Processors this process may use; 1 in a build without OpenMP."""
+
+def use(capability: Capability) -> None:
+    """Switches the kernel set of this process, for tests. ValueError where the CPU lacks it."""

@@ -1,0 +1,60 @@
+// everstep.native._kernels: the Python signatures. Lists are converted with the GIL held, kernels run without it.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/array.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <bit>
+
+#include "calls.hpp"
+#include "dispatch.hpp"
+#include "spans.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+static_assert(std::endian::native == std::endian::little, "digests and logs are defined over little-endian bits");
+
+NB_MODULE(_kernels, m) {
+    using namespace everstep;
+
+    m.def("digest", &digest, "pointers"_a, "counts"_a, "widths"_a, "starts"_a, "threads"_a,
+          nb::call_guard<nb::gil_scoped_release>());
+
+    m.def("gather", &gather, "sources"_a, "sizes"_a, "target"_a, "offsets"_a, "threads"_a,
+          nb::call_guard<nb::gil_scoped_release>());
+
+    m.def(
+        "adam",
+        [](std::string implementation, Addresses parameters, Addresses exp_avgs, Addresses exp_avg_sqs,
+           Addresses max_exp_avg_sqs, Counts counts, std::vector<Addresses> gradients,
+           std::vector<std::vector<double>> steps, std::vector<std::array<double, 5>> hyper, bool decoupled,
+           bool maximize, bool is_double, bool lr_float32, std::uintptr_t square_root, int threads) {
+            const AdamCall call{std::move(implementation), std::move(parameters), std::move(exp_avgs),
+                                std::move(exp_avg_sqs), std::move(max_exp_avg_sqs), std::move(counts),
+                                std::move(gradients), std::move(steps), std::move(hyper), decoupled, maximize,
+                                lr_float32, square_root, threads};
+            is_double ? adam<double>(call) : adam<float>(call);
+        },
+        "implementation"_a, "parameters"_a, "exp_avgs"_a, "exp_avg_sqs"_a, "max_exp_avg_sqs"_a, "counts"_a,
+        "gradients"_a, "steps"_a, "hyper"_a, nb::kw_only(), "decoupled"_a, "maximize"_a, "double"_a, "lr_float32"_a,
+        "square_root"_a, "threads"_a, nb::call_guard<nb::gil_scoped_release>());
+
+    m.def(
+        "sgd",
+        [](std::string implementation, Addresses parameters, Addresses momentum_buffers, Counts counts,
+           std::vector<Addresses> gradients, std::vector<std::vector<bool>> first,
+           std::vector<std::array<double, 4>> hyper, bool nesterov, bool maximize, bool is_double, int threads) {
+            const SgdCall call{std::move(implementation), std::move(parameters), std::move(momentum_buffers),
+                               std::move(counts), std::move(gradients), std::move(first), std::move(hyper), nesterov,
+                               maximize, threads};
+            is_double ? sgd<double>(call) : sgd<float>(call);
+        },
+        "implementation"_a, "parameters"_a, "momentum_buffers"_a, "counts"_a, "gradients"_a, "first"_a, "hyper"_a,
+        nb::kw_only(), "nesterov"_a, "maximize"_a, "double"_a, "threads"_a, nb::call_guard<nb::gil_scoped_release>());
+
+    m.def("capability", [] { return std::string(active_kernels().name); });
+    m.def("threads_max", &threads_max);
+    m.def("use", &use_kernels, "capability"_a);
+}

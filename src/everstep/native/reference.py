@@ -1,0 +1,41 @@
+"""The digest in torch operators: what `digest` must return, on any device. The kernels are tested against it."""
+
+from __future__ import annotations
+
+import torch
+
+# The 64-bit constants of digest.hpp as two's complement: torch's int64 wraps as u64 does.
+_INDEX_KEY = 0x9E3779B97F4A7C15 - (1 << 64)
+_M1 = 0xBF58476D1CE4E5B9 - (1 << 64)
+_M2 = 0x94D049BB133111EB - (1 << 64)
+_LOW_HALF = 0xFFFFFFFF
+_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.int64}
+_CHUNK_ELEMENTS = 1 << 22
+
+
+def digest(tensor: torch.Tensor, start: int = 0) -> tuple[int, int]:
+    """The two sums over `tensor`, in the row-major order of its elements, the first of which has index `start`."""
+    width = tensor.element_size()
+    words = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(_WORDS[width])
+    index = start * (2 if width == 16 else 1)
+    low, high = 0, 0
+    for chunk in words.split(_CHUNK_ELEMENTS):
+        chunk_low, chunk_high = _sums(chunk, index, width)
+        low, high, index = low + chunk_low, high + chunk_high, index + chunk.numel()
+    return low % (1 << 64), high % (1 << 64)
+
+
+def _sums(words: torch.Tensor, start: int, width: int) -> tuple[int, int]:
+    bits = words.to(torch.int64)
+    if width < 8:
+        bits &= (1 << 8 * width) - 1
+    index = torch.arange(words.numel(), dtype=torch.int64, device=words.device) + _signed(start)
+    z = (bits ^ (index * _INDEX_KEY)) * _M1
+    z ^= (z >> 32) & _LOW_HALF
+    z *= _M2
+    products = (z & _LOW_HALF) * ((z >> 32) & _LOW_HALF)
+    return int(z.sum()), int(products.sum())
+
+
+def _signed(value: int) -> int:
+    return (value + (1 << 63)) % (1 << 64) - (1 << 63)

@@ -1,0 +1,50 @@
+// Work over many tensors, cut into spans so that one parallel region serves them all.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+namespace everstep {
+
+struct Span {
+    std::size_t tensor;
+    std::int64_t begin;
+    std::int64_t end;
+};
+
+// Spans of at most `length` elements, in order. `length` is a multiple of 64, so no cut creates a vector tail.
+inline std::vector<Span> cut(const std::vector<std::int64_t>& counts, std::int64_t length) {
+    std::vector<Span> spans;
+    for (std::size_t tensor = 0; tensor < counts.size(); ++tensor) {
+        for (std::int64_t begin = 0; begin < counts[tensor]; begin += length) {
+            const std::int64_t end = begin + length < counts[tensor] ? begin + length : counts[tensor];
+            spans.push_back({tensor, begin, end});
+        }
+    }
+    return spans;
+}
+
+// Calls apply(index of span) for each. Below this many bytes, waking threads costs more than they save.
+inline constexpr std::int64_t serial_bytes_max = 256 << 10;
+
+template <class Apply>
+void for_each_span(const std::vector<Span>& spans, std::int64_t total_bytes, int threads, Apply&& apply) {
+    const std::int64_t n = static_cast<std::int64_t>(spans.size());
+    [[maybe_unused]] const bool parallel = threads > 1 && n > 1 && total_bytes >= serial_bytes_max;
+#pragma omp parallel for schedule(dynamic) num_threads(threads) if (parallel)
+    for (std::int64_t i = 0; i < n; ++i) apply(static_cast<std::size_t>(i));
+}
+
+inline int threads_max() {
+#ifdef _OPENMP
+    return omp_get_num_procs();
+#else
+    return 1;
+#endif
+}
+
+}  // namespace everstep

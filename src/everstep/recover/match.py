@@ -1,0 +1,85 @@
+"""Compares what a base holds with what a training program has. Lists every difference, never the first only."""
+
+from everstep.capture.context import Context
+from everstep.capture.roster import Roster
+from everstep.capture.tensors import DTYPES
+from everstep.store.base import Index
+from everstep.types import Tensor
+
+
+def differences(index: Index, roster: Roster, context: Context) -> list[str]:
+    """What the run holds and the program does not, the reverse, and what differs in kind, shape or type."""
+    held = {stored.tensor.name: stored.tensor for stored in index.tensors}
+    return [
+        *_parameters(held, roster),
+        *_aliases(index.content.aliases, roster.aliases),
+        *_buffers(held, set(index.content.derived), roster),
+        *_optimizers(index, roster),
+        *_names("state", _items(index, "state/"), set(context.state)),
+        *_names("extra state of module", _items(index, "extra/"), set(roster.extra())),
+    ]
+
+
+def _parameters(held: dict[str, Tensor], roster: Roster) -> list[str]:
+    run = {name.removeprefix("model/"): tensor for name, tensor in held.items() if name.startswith("model/")}
+    found = _names("parameter", set(run), set(roster.parameters))
+    for name in sorted(set(run) & set(roster.parameters)):
+        parameter = roster.parameters[name]
+        if run[name].shape != tuple(parameter.shape):
+            found.append(
+                f"parameter {name!r}: shape {run[name].shape} in the run, {tuple(parameter.shape)} in the model"
+            )
+        if run[name].dtype != DTYPES.get(parameter.dtype):
+            found.append(
+                f"parameter {name!r}: {run[name].dtype} in the run, {DTYPES.get(parameter.dtype)} in the model"
+            )
+    return found
+
+
+def _aliases(run: dict[str, str], model: dict[str, str]) -> list[str]:
+    return [
+        f"parameter {name!r}: tied to {run.get(name)!r} in the run, to {model.get(name)!r} in the model"
+        for name in sorted(set(run) | set(model)) if run.get(name) != model.get(name)
+    ]  # fmt: skip
+
+
+def _buffers(held: dict[str, Tensor], derived: set[str], roster: Roster) -> list[str]:
+    prefix = "context/buffer/"
+    run = {name.removeprefix(prefix): tensor for name, tensor in held.items() if name.startswith(prefix)}
+    model = roster.buffers()
+    loose = derived | set(roster.derived())
+    found = _names("buffer", set(run) - loose, set(model) - loose)
+    for name in sorted(set(run) & set(model) - loose):
+        if (run[name].shape, run[name].dtype) != (tuple(model[name].shape), DTYPES.get(model[name].dtype)):
+            found.append(f"buffer {name!r}: {run[name].dtype} {run[name].shape} in the run, another in the model")
+    return found
+
+
+def _optimizers(index: Index, roster: Roster) -> list[str]:
+    run = {entry.key: entry for entry in index.content.optimizers}
+    found = _names("optimizer", set(run), set(roster.optimizers))
+    for key, groups in roster.groups():
+        if key not in run:
+            continue
+        optimizer = roster.optimizers[key]
+        kind = f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
+        if run[key].kind != kind:
+            found.append(f"optimizer {key!r}: {run[key].kind} in the run, {kind} in the program")
+        ours = [list(group.parameters) for group in run[key].groups]
+        if len(ours) != len(groups):
+            found.append(f"optimizer {key!r}: {len(ours)} param groups in the run, {len(groups)} in the program")
+        for at, (left, right) in enumerate(zip(ours, groups, strict=False)):
+            found += _names(f"optimizer {key!r}, group {at}: parameter", set(left), set(right))
+            if set(left) == set(right) and left != right:
+                found.append(f"optimizer {key!r}, group {at}: the parameters stand in another order")
+    return found
+
+
+def _items(index: Index, prefix: str) -> set[str]:
+    return {name.removeprefix(prefix) for name in index.content.context if name.startswith(prefix)}
+
+
+def _names(what: str, run: set[str], program: set[str]) -> list[str]:
+    return [f"{what} {name!r}: only in the run" for name in sorted(run - program)] + [
+        f"{what} {name!r}: only in the program" for name in sorted(program - run)
+    ]

@@ -1,0 +1,146 @@
+"""Applies records to a state, in strict order, by native rules where they are proved equal, else by the optimizer itself."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from everstep.capture import rng
+from everstep.capture.digests import digest
+from everstep.capture.roster import Roster
+from everstep.capture.snapshot import optimizer_tensors, state_digest
+from everstep.capture.tensors import view
+from everstep.codec import body, tree
+from everstep.errors import ReplayDiffers
+from everstep.log import reader
+from everstep.log.reader import Located
+from everstep.recover.place import place_groups
+from everstep.shadow.rules import Rules
+from everstep.store.disk import Disk
+from everstep.types import combine
+
+Folded = dict[str, tuple[Any, Mapping[str, torch.Tensor], int]]
+"""The newest value of each context item: its tree, the tensors it names, the step that said it."""
+
+
+class Replay:
+    """The state of `roster` moves forward one record at a time."""
+
+    def __init__(self, roster: Roster, rules: Rules | None) -> None:
+        self._roster = roster
+        self._rules = rules
+        self.natively = 0
+        """Updates applied by native rules."""
+        self.by_torch = 0
+        """Updates applied by calling the optimizer."""
+
+    def run(self, records: Iterable[tuple[Located, body.Body]], folded: Folded) -> None:
+        """Apply the records; check every digest they carry where it is cheap, and the last one always."""
+        last: tuple[Located, body.Body] | None = None
+        for located, record in records:
+            for at, update in enumerate(record.head.updates):
+                self._update(at, update, record)
+            for key, groups in record.head.groups.items():
+                place_groups(tree.decode(groups, _blobs(record).__getitem__), self._roster.optimizers[key])
+            if record.head.context:
+                blobs = _blobs(record)
+                folded.update((name, (item, blobs, located.step)) for name, item in record.head.context.items())
+            if record.head.state is not None:
+                self._prove(located, record, whole=True)
+            last = (located, record)
+        if last is not None:
+            self._prove(*last, whole=last[1].head.state is not None)
+
+    def _update(self, at: int, update: body.Update, record: body.Body) -> None:
+        optimizer = self._roster.optimizers[update.optimizer]
+        if update.groups is not None:
+            place_groups(tree.decode(update.groups, _blobs(record).__getitem__), optimizer)
+        if update.skipped:
+            return
+        prefix = f"gradient/{at}/"
+        gradients = {
+            name.removeprefix(prefix): view(memory, tensor)
+            for name, (tensor, memory) in record.blobs.items() if name.startswith(prefix)
+        }  # fmt: skip
+        if (
+            self._rules is not None
+            and update.scale is None
+            and update.rng is None
+            and self._rules.take(update.optimizer, gradients)
+        ):
+            self.natively += 1
+            return
+        self._settle()
+        self._step(optimizer, update, gradients, record)
+        self.by_torch += 1
+
+    def _step(
+        self,
+        optimizer: torch.optim.Optimizer,
+        update: body.Update,
+        gradients: dict[str, torch.Tensor],
+        record: body.Body,
+    ) -> None:
+        """Call the optimizer as the training loop did."""
+        ours = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        for parameter in ours:
+            parameter.grad = None
+        for name, gradient in gradients.items():
+            parameter = self._roster.parameters[name]
+            parameter.grad = torch.empty_like(parameter, dtype=gradient.dtype, requires_grad=False).copy_(gradient)
+        if update.rng is not None:
+            rng.put(tree.decode(update.rng, _blobs(record).__getitem__))
+        if update.scale is not None and ours:
+            device = ours[0].device
+            optimizer.grad_scale = torch.tensor(update.scale, device=device)  # type: ignore[attr-defined]
+            optimizer.found_inf = torch.zeros((), device=device)  # type: ignore[attr-defined]
+        try:
+            optimizer.step()
+        finally:
+            for name in ("grad_scale", "found_inf"):
+                if update.scale is not None and hasattr(optimizer, name):
+                    delattr(optimizer, name)
+            for parameter in ours:
+                parameter.grad = None
+
+    def _settle(self) -> None:
+        if self._rules is not None:
+            self._rules.flush()
+
+    def _prove(self, located: Located, record: body.Body, *, whole: bool) -> None:
+        """Raise unless the state has the digest that the trainer's had."""
+        self._settle()
+        tensors = {f"model/{name}": parameter for name, parameter in self._roster.parameters.items()}
+        if whole:
+            tensors |= optimizer_tensors(self._roster)
+        pairs = dict(zip(tensors, digest(list(tensors.values())), strict=True))
+        found = combine((name, pair) for name, pair in pairs.items() if name.startswith("model/"))
+        if found != record.head.parameters or (whole and state_digest(pairs) != record.head.state):
+            what = "optimizer state" if found == record.head.parameters else "parameters"
+            raise ReplayDiffers(f"step {located.step}: replay gives other {what} than the trainer had.")
+
+
+def read(disk: Disk, records: Iterable[Located]) -> Iterator[tuple[Located, body.Body]]:
+    """The records' bodies, checked, one after the other; a segment is opened once."""
+    path, source = "", None
+    try:
+        for located in records:
+            if located.path != path:
+                if source is not None:
+                    source.close()
+                path, source = located.path, disk.source(located.path)
+            assert source is not None
+            name = f"record of step {located.step} in {located.path}"
+            yield located, body.parse(reader.body(source, located), name=name)
+    finally:
+        if source is not None:
+            source.close()
+
+
+def _blobs(record: body.Body) -> Mapping[str, torch.Tensor]:
+    """The small tensors of a record, copied: a view would keep the gradients' memory."""
+    return {
+        name: view(memory, tensor).clone()
+        for name, (tensor, memory) in record.blobs.items()
+        if not name.startswith("gradient/")
+    }

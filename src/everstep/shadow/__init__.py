@@ -1,0 +1,1 @@
+"""Optimizers executed away from the trainer, bit for bit."""

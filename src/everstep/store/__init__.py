@@ -1,0 +1,1 @@
+"""Names and durable bytes. The only package that changes files."""

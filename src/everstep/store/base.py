@@ -1,0 +1,172 @@
+"""A whole state on disk: one safetensors file, so that other tools can read it, and a typed index with digests.
+
+The files are written and synced first; the base exists once the manifest names it (`keeper`). Complex tensors are
+stored as pairs of reals, because safetensors has no 16-byte complex type; the index holds the real type.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import xxhash
+
+from everstep.errors import Damaged
+from everstep.store import document, names
+from everstep.store.disk import Disk
+from everstep.store.manifest import BaseEntry
+from everstep.types import ALIGN, DTYPE_BYTES, Bytes, Tensor
+
+WRITE_BYTES = 32 << 20
+REALS = {"C64": "F32", "C128": "F64"}
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """A tensor of a base: what it is, where its bytes lie in the safetensors file, and its digest."""
+
+    tensor: Tensor
+    offset: int
+    digest: str
+
+
+class Group(msgspec.Struct, frozen=True):
+    """A param group: its parameters by name, its hyper-parameters as a tree."""
+
+    parameters: tuple[str, ...]
+    hyper: Any
+
+
+class OptimizerEntry(msgspec.Struct, frozen=True):
+    """An optimizer. `state` holds what is not a tensor, and names what is."""
+
+    key: str
+    kind: str
+    groups: tuple[Group, ...]
+    state: dict[str, Any]
+
+
+class Content(msgspec.Struct, frozen=True):
+    """What a base says besides its tensors."""
+
+    optimizers: tuple[OptimizerEntry, ...]
+    aliases: dict[str, str]
+    derived: tuple[str, ...]
+    context: dict[str, Any]
+    parameters: str
+    state: str
+    versions: dict[str, str]
+
+
+class Index(msgspec.Struct, frozen=True):
+    run: str
+    writer: int
+    writers: int
+    step: int
+    epoch: int
+    header_bytes: int
+    header_checksum: str
+    nbytes: int
+    tensors: tuple[Stored, ...]
+    content: Content
+
+
+def write(
+    disk: Disk,
+    run: str,
+    rank: int,
+    step: int,
+    epoch: int,
+    tensors: Sequence[tuple[Tensor, Bytes, str]],
+    content: Content,
+) -> BaseEntry:
+    """Write both files and sync them and their names. Leftovers of the same name are replaced."""
+    ordered = sorted(tensors, key=lambda item: (-DTYPE_BYTES[item[0].dtype], item[0].name))
+    stored, end = [], 0
+    for tensor, _, digest in ordered:
+        stored.append(Stored(tensor, end, digest))
+        end += tensor.nbytes
+    header = safetensors_header(stored, step)
+    index = Index(
+        run,
+        rank,
+        1,
+        step,
+        epoch,
+        len(header),
+        xxhash.xxh3_128_hexdigest(header),
+        len(header) + end,
+        tuple(stored),
+        content,
+    )
+    text = document.pack("base", index)
+    _write_file(disk, names.tensors(rank, step, epoch), [header, *(data for _, data, _ in ordered)])
+    _write_file(disk, names.base(rank, step, epoch), [text])
+    disk.sync_dir(names.writer(rank))
+    return BaseEntry(step, epoch, index.nbytes + len(text), xxhash.xxh3_128_hexdigest(text))
+
+
+def safetensors_header(stored: Sequence[Stored], step: int) -> bytes:
+    """The start of a safetensors file, padded with spaces so that the tensors are aligned."""
+    table: dict[str, Any] = {"__metadata__": {"format": "pt", "everstep": f"step {step}"}}
+    for item in stored:
+        shape = list(item.tensor.box.shape)
+        dtype = item.tensor.dtype
+        if dtype in REALS:
+            dtype, shape = REALS[dtype], [*shape, 2]
+        table[item.tensor.name] = {
+            "dtype": dtype, "shape": shape, "data_offsets": [item.offset, item.offset + item.tensor.nbytes]
+        }  # fmt: skip
+    text = msgspec.json.encode(table)
+    text += b" " * (-(8 + len(text)) % ALIGN)
+    return len(text).to_bytes(8, "little") + text
+
+
+def load(disk: Disk, rank: int, entry: BaseEntry) -> Index:
+    """The index of a base, checked against the manifest and against the length of the tensor file."""
+    path = names.base(rank, entry.step, entry.epoch)
+    try:
+        data = document.load_bytes(disk, path)
+        if xxhash.xxh3_128_hexdigest(data) != entry.checksum:
+            raise Damaged(f"base {names.short(path)}: its index fails its checksum.")
+        index = document.parse(data, "base", Index, name=path)
+        source = disk.source(names.tensors(rank, entry.step, entry.epoch))
+        try:
+            _check(index, source.size, path)
+            if xxhash.xxh3_128_hexdigest(source.read(0, index.header_bytes)) != index.header_checksum:
+                raise Damaged(f"base {names.short(path)}: the head of its tensor file fails its checksum.")
+        finally:
+            source.close()
+    except (OSError, EOFError) as gone:
+        raise Damaged(f"base {names.short(path)}: cannot be read ({gone}).") from gone
+    return index
+
+
+def _check(index: Index, size: int, path: str) -> None:
+    name, end = names.short(path), 0
+    if index.nbytes != size or not 8 <= index.header_bytes <= size:
+        raise Damaged(f"base {name}: its tensor file is {size} bytes long, {index.nbytes} were written.")
+    for stored in index.tensors:
+        if fault := stored.tensor.fault():
+            raise Damaged(f"base {name}: {fault}.")
+        if stored.offset != end:
+            raise Damaged(f"base {name}: tensor {stored.tensor.name!r} does not follow the one before it.")
+        end += math.prod(stored.tensor.box.shape) * DTYPE_BYTES[stored.tensor.dtype]
+    if index.header_bytes + end != size:
+        raise Damaged(f"base {name}: its tensors do not fill its file.")
+
+
+def _write_file(disk: Disk, path: str, pieces: Sequence[Bytes]) -> None:
+    if disk.exists(path):
+        disk.remove(path)
+    handle = disk.create(path)
+    try:
+        for piece in pieces:
+            view = memoryview(piece).cast("B")
+            for at in range(0, len(view), WRITE_BYTES):
+                disk.write(handle, [view[at : at + WRITE_BYTES]])
+        disk.sync(handle)
+    except OSError:
+        disk.close(handle)
+        disk.remove(path)  # on a full disk the half-written base must not take the log's place
+        raise
+    disk.close(handle)

@@ -1,0 +1,254 @@
+"""The file operations we allow, and the only code that changes files.
+
+Nothing here is durable until `sync` (a file's bytes) and `sync_dir` (its name) have returned. A failed `sync` is never
+repeated: Linux marks the failed pages clean, so the second call reports a success that did not happen.
+
+`Disk` is wider than our other seams on purpose: it is the list of system calls that a crash can interrupt, and the
+crash tests replace it as a whole.
+"""
+
+import errno
+import fcntl
+import os
+import stat
+import struct
+from collections.abc import Sequence
+from typing import Protocol
+
+from everstep.errors import NotARun, StoreFailed
+from everstep.types import Bytes
+
+IOV_MAX = 1024
+FLOCK = struct.Struct("hhqqi4x")
+CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Source(Protocol):
+    """A file open for reading. Its size is taken once; a reader never looks beyond it."""
+
+    size: int
+
+    def read(self, offset: int, length: int) -> bytes: ...
+    def read_into(self, offset: int, target: memoryview) -> None: ...
+    def close(self) -> None: ...
+
+
+class Disk(Protocol):
+    """A run's directory. Paths are `name` or `directory/name`, made by `store.names`, never taken from data."""
+
+    def make_dir(self, path: str) -> None: ...
+    def names(self, directory: str) -> list[str]: ...
+    def exists(self, path: str) -> bool: ...
+    def source(self, path: str) -> Source: ...
+    def create(self, path: str) -> int: ...
+    def write(self, handle: int, pieces: Sequence[Bytes]) -> None: ...
+    def mark(self, handle: int, data: bytes) -> None: ...
+    def sync(self, handle: int) -> None: ...
+    def close(self, handle: int) -> None: ...
+    def rename(self, path: str, target: str) -> None: ...
+    def link(self, path: str, target: str) -> None: ...
+    def remove(self, path: str) -> None: ...
+    def sync_dir(self, directory: str) -> None: ...
+    def lock(self, path: str, text: bytes) -> int | None: ...
+
+
+class OpenFile:
+    """`Source` over a descriptor."""
+
+    def __init__(self, descriptor: int, path: str) -> None:
+        self._descriptor = descriptor
+        self._path = path
+        self.size = os.fstat(descriptor).st_size
+
+    def read(self, offset: int, length: int) -> bytes:
+        """`length` bytes at `offset`; EOFError when the file became shorter than it was when opened."""
+        target = bytearray(length)
+        self.read_into(offset, memoryview(target))
+        return bytes(target)
+
+    def read_into(self, offset: int, target: memoryview) -> None:
+        while target:
+            count = os.preadv(self._descriptor, [target[: 1 << 30]], offset)
+            if count == 0:
+                raise EOFError(f"{self._path}: the file ends at byte {offset}, more was expected")
+            target, offset = target[count:], offset + count
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+class LocalDisk:
+    """A directory of a local file system, held open by descriptor so that a link put in its place changes nothing."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self._directories = {"": os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)}
+
+    def make_dir(self, path: str) -> None:
+        parent, name = self._at(path)
+        os.mkdir(name, 0o700, dir_fd=parent)
+
+    def names(self, directory: str) -> list[str]:
+        return sorted(os.listdir(self._directory(directory)))
+
+    def exists(self, path: str) -> bool:
+        parent, name = self._at(path)
+        try:
+            os.stat(name, dir_fd=parent, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def source(self, path: str) -> OpenFile:
+        parent, name = self._at(path)
+        # O_NONBLOCK: a FIFO put in the file's place must not hang us before the type is known.
+        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=parent)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise OSError(errno.EINVAL, "not a regular file", path)
+        return OpenFile(descriptor, path)
+
+    def create(self, path: str) -> int:
+        parent, name = self._at(path)
+        return os.open(name, CREATE, 0o600, dir_fd=parent)
+
+    def write(self, handle: int, pieces: Sequence[Bytes]) -> None:
+        """Append all pieces. One call of the system may take fewer bytes (2 GiB limit, signal); this does not."""
+        rest = [view for piece in pieces if (view := memoryview(piece).cast("B"))]
+        while rest:
+            count = os.writev(handle, rest[:IOV_MAX])
+            while rest and count >= len(rest[0]):
+                count -= len(rest.pop(0))
+            if rest and count:
+                rest[0] = rest[0][count:]
+
+    def mark(self, handle: int, data: bytes) -> None:
+        """Overwrite the first bytes of a file, unsynced: a note that may be lost, never one that lies."""
+        if os.pwrite(handle, data, 0) != len(data):
+            raise OSError(errno.ENOSPC, "short write of a witness")
+
+    def sync(self, handle: int) -> None:
+        os.fdatasync(handle)
+
+    def close(self, handle: int) -> None:
+        os.close(handle)
+
+    def rename(self, path: str, target: str) -> None:
+        (parent, name), (other, new) = self._at(path), self._at(target)
+        os.rename(name, new, src_dir_fd=parent, dst_dir_fd=other)
+
+    def link(self, path: str, target: str) -> None:
+        """Give a file a second name; FileExistsError when it is taken. Decides a race even where locks fail."""
+        (parent, name), (other, new) = self._at(path), self._at(target)
+        os.link(name, new, src_dir_fd=parent, dst_dir_fd=other)
+
+    def remove(self, path: str) -> None:
+        parent, name = self._at(path)
+        os.unlink(name, dir_fd=parent)
+
+    def sync_dir(self, directory: str) -> None:
+        os.fsync(self._directory(directory))
+
+    def lock(self, path: str, text: bytes) -> int | None:
+        """Take the lease and leave `text` in it, or return None when another open file holds it.
+
+        An open-file-description lock: a POSIX lock would vanish when any descriptor of the file is closed.
+        """
+        parent, name = self._at(path)
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(name, flags, 0o600, dir_fd=parent)
+        try:
+            fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, text, 0)
+        return descriptor
+
+    def release(self) -> None:
+        """Close the directories; the disk cannot be used afterwards."""
+        while self._directories:
+            os.close(self._directories.popitem()[1])
+
+    def _at(self, path: str) -> tuple[int, str]:
+        directory, _, name = path.rpartition("/")
+        return self._directory(directory), name
+
+    def _directory(self, name: str) -> int:
+        if name not in self._directories:
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+            self._directories[name] = os.open(name, flags, dir_fd=self._directories[""])
+        return self._directories[name]
+
+
+def publish(disk: Disk, path: str, data: bytes) -> None:
+    """Replace `path`. After a power cut it holds the old bytes or these, never a mix."""
+    temporary = write_temporary(disk, path, data)
+    disk.rename(temporary, path)
+    disk.sync_dir(path.rpartition("/")[0])  # without this the rename itself can be lost
+
+
+def claim(disk: Disk, path: str, data: bytes) -> bool:
+    """Create `path` with these bytes unless it exists. Of two that try, exactly one gets True."""
+    temporary = write_temporary(disk, path, data)
+    try:
+        disk.link(temporary, path)
+    except FileExistsError:
+        return False
+    finally:
+        disk.remove(temporary)
+    disk.sync_dir(path.rpartition("/")[0])
+    return True
+
+
+def write_temporary(disk: Disk, path: str, data: bytes) -> str:
+    """A durable file beside `path`, under a name no other writer uses; the lease's next owner sweeps leftovers."""
+    directory, _, name = path.rpartition("/")
+    temporary = f"{directory}/.{name}.{os.urandom(6).hex()}.tmp" if directory else f".{name}.{os.urandom(6).hex()}.tmp"
+    handle = disk.create(temporary)
+    try:
+        disk.write(handle, [data])
+        disk.sync(handle)
+    except BaseException:
+        disk.close(handle)
+        disk.remove(temporary)
+        raise
+    disk.close(handle)
+    return temporary
+
+
+def existing(path: str) -> LocalDisk:
+    """The directory at `path`, for reading; NotARun when there is none."""
+    try:
+        return LocalDisk(path)
+    except FileNotFoundError as none:
+        raise NotARun(f"{path}: there is no such directory. Check the path; 'everstep ls' takes a run's.") from none
+    except NotADirectoryError as none:
+        raise NotARun(f"{path}: this is a file; a run is a directory. Check the path.") from none
+    except PermissionError as none:
+        raise StoreFailed(f"{path}: may not be read by this user. A run belongs to the user who trains.") from none
+
+
+def created(path: str) -> LocalDisk:
+    """The directory at `path`, made with its parents if it is new, private to the user, and durable by name."""
+    missing = []
+    head = os.path.abspath(path)
+    while not os.path.lexists(head):
+        missing.append(head)
+        head = os.path.dirname(head)
+    try:
+        for directory in reversed(missing):
+            os.mkdir(directory, 0o700)
+            descriptor = os.open(os.path.dirname(directory), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            os.fsync(descriptor)
+            os.close(descriptor)
+        disk = LocalDisk(path)
+    except OSError as failed:
+        raise StoreFailed(
+            f"{path}: cannot be used for a run ({failed.strerror}). Choose another directory."
+        ) from failed
+    if not os.access(path, os.W_OK | os.X_OK) or os.statvfs(path).f_flag & os.ST_RDONLY:
+        disk.release()
+        raise StoreFailed(f"{path}: is read-only for this user. A run needs a directory it can write to.")
+    return disk

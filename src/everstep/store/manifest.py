@@ -1,0 +1,143 @@
+"""What a writer's run consists of: terms, segments, bases. One small file per epoch, replaced as a whole.
+
+The manifest decides, the lock only saves work. Each epoch has its own file, claimed by `link`, so a paused old writer
+that wakes up can at most replace a file that no reader looks at any more.
+"""
+
+import threading
+from collections.abc import Callable
+from typing import Literal
+
+import msgspec
+
+from everstep.errors import Damaged, Fenced, NotARun
+from everstep.store import document, names
+from everstep.store.disk import Disk, claim, publish
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """run.json: what this directory is."""
+
+    run: str
+    created: str
+    version: str
+
+
+class Term(msgspec.Struct, frozen=True):
+    """One epoch of one writer. It continues its parent's history after `from_step`; None while it is still opening."""
+
+    epoch: int
+    parent: int | None
+    from_step: int | None
+    chain: int
+    opened: str
+    host: str
+    pid: int
+
+
+class Segment(msgspec.Struct, frozen=True):
+    """A log file. `nbytes` is where it is cut: bytes beyond it are not part of the run. None while it grows."""
+
+    epoch: int
+    sequence: int
+    after_step: int
+    last_step: int | None = None
+    nbytes: int | None = None
+
+
+class BaseEntry(msgspec.Struct, frozen=True):
+    """A whole state. It exists from the moment a manifest names it."""
+
+    step: int
+    epoch: int
+    nbytes: int
+    checksum: str
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    run: str
+    writer: int
+    writers: int
+    epoch: int
+    state: Literal["opening", "open", "closed"]
+    acknowledged: int
+    terms: tuple[Term, ...]
+    segments: tuple[Segment, ...]
+    bases: tuple[BaseEntry, ...]
+
+    def term(self, epoch: int) -> Term | None:
+        return next((term for term in self.terms if term.epoch == epoch), None)
+
+
+class Book:
+    """The manifest as its owner holds it. Every change is durable when `change` returns. Safe between threads."""
+
+    def __init__(self, disk: Disk, manifest: Manifest) -> None:
+        self._disk = disk
+        self._manifest = manifest
+        self._lock = threading.RLock()
+
+    @property
+    def manifest(self) -> Manifest:
+        return self._manifest
+
+    def change(self, edit: Callable[[Manifest], Manifest]) -> Manifest:
+        """Publish the edited manifest, then hold it. If publishing fails nothing has changed."""
+        with self._lock:
+            edited = edit(self._manifest)
+            self.check()
+            publish(self._disk, self.path, document.pack("manifest", edited))
+            self._manifest = edited
+            return edited
+
+    def check(self) -> None:
+        """Raise Fenced once another writer has claimed a later epoch.
+
+        Epochs go up by one, and an owner removes the manifests before its own, so two names tell.
+        """
+        rank, epoch = self._manifest.writer, self._manifest.epoch
+        if self._disk.exists(names.manifest(rank, epoch + 1)) or not self._disk.exists(self.path):
+            raise Fenced(
+                f"epoch {epoch} of writer {rank} has ended: another process took this run over. "
+                "What was acknowledged before is kept; stop this process."
+            )
+
+    @property
+    def path(self) -> str:
+        return names.manifest(self._manifest.writer, self._manifest.epoch)
+
+
+def epochs(disk: Disk, rank: int) -> list[int]:
+    """The epochs that have a manifest, oldest first."""
+    found = (names.MANIFEST.fullmatch(name) for name in disk.names(names.writer(rank)))
+    return sorted(int(match[1]) for match in found if match)
+
+
+def load_newest(disk: Disk, rank: int) -> Manifest | None:
+    """The manifest that counts, or None when this writer never had one."""
+    known = epochs(disk, rank)
+    if not known:
+        return None
+    path = names.manifest(rank, known[-1])
+    manifest = document.load(disk, path, "manifest", Manifest)
+    if (manifest.epoch, manifest.writer) != (known[-1], rank):
+        raise Damaged(f"{path}: belongs to epoch {manifest.epoch} of writer {manifest.writer}.")
+    return manifest
+
+
+def load_identity(disk: Disk, url: str) -> Identity:
+    """What run this is; NotARun when the directory holds none."""
+    try:
+        return document.load(disk, names.RUN, "run", Identity)
+    except FileNotFoundError as none:
+        raise NotARun(f"{url}: this directory holds no run (no {names.RUN} in it). Check the path.") from none
+
+
+def start_identity(disk: Disk, identity: Identity) -> bool:
+    """Write run.json; False when another process was first."""
+    return claim(disk, names.RUN, document.pack("run", identity))
+
+
+def claim_epoch(disk: Disk, manifest: Manifest) -> bool:
+    """Make `manifest.epoch` ours; False when another process was first."""
+    return claim(disk, names.manifest(manifest.writer, manifest.epoch), document.pack("manifest", manifest))

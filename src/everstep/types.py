@@ -1,0 +1,78 @@
+"""The nouns of the data path. No torch, no files: names, numbers and boxes."""
+
+import math
+from collections.abc import Iterable
+
+import msgspec
+import xxhash
+
+ALIGN = 64
+"""Bodies and tensors start at multiples of this, in files and in memory."""
+
+DTYPE_BYTES = {
+    "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2,
+    "U8": 1, "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1, "C64": 8, "C128": 16,
+}  # fmt: skip
+"""safetensors' names of element types, and C128, which it lacks."""
+
+Bytes = bytes | bytearray | memoryview
+
+Pair = tuple[int, int]
+"""A tensor's digest as two 64-bit sums."""
+
+
+class Box(msgspec.Struct, frozen=True, array_like=True):
+    """An axis-aligned part of a logical tensor: low <= index < high on every axis."""
+
+    low: tuple[int, ...]
+    high: tuple[int, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(h - lo for lo, h in zip(self.low, self.high, strict=True))
+
+
+def whole(shape: Iterable[int]) -> Box:
+    """The box that is all of a tensor; what one process without sharding always holds."""
+    high = tuple(shape)
+    return Box((0,) * len(high), high)
+
+
+class Tensor(msgspec.Struct, frozen=True, array_like=True):
+    """What a file says of one box of one logical tensor: enough to check every length before allocating."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    box: Box
+    nbytes: int
+
+    def fault(self) -> str | None:
+        """Why this description cannot be right, or None."""
+        if self.dtype not in DTYPE_BYTES:
+            return f"tensor {self.name!r}: unknown element type {self.dtype!r}"
+        if not len(self.shape) == len(self.box.low) == len(self.box.high) <= 64:
+            return f"tensor {self.name!r}: box and shape differ in rank"
+        if any(not 0 <= lo <= h <= n for lo, h, n in zip(self.box.low, self.box.high, self.shape, strict=True)):
+            return f"tensor {self.name!r}: box {self.box} leaves the shape {self.shape}"
+        if math.prod(self.box.shape) * DTYPE_BYTES[self.dtype] != self.nbytes:
+            return f"tensor {self.name!r}: {self.nbytes} bytes cannot hold {self.box.shape} of {self.dtype}"
+        return None
+
+
+def padded(count: int) -> int:
+    """`count` rounded up to the alignment."""
+    return -(-count // ALIGN) * ALIGN
+
+
+def combine(digests: Iterable[tuple[str, Pair]]) -> str:
+    """One digest of many named tensors, as 32 hex digits; the order does not matter."""
+    total = 0
+    for name, (lo, hi) in digests:
+        total += xxhash.xxh3_128_intdigest(b"%s\0%016x%016x" % (name.encode("utf-8", "surrogatepass"), lo, hi))
+    return f"{total % (1 << 128):032x}"
+
+
+def printed(pair: Pair) -> str:
+    """A tensor's digest as 32 hex digits."""
+    return f"{pair[0]:016x}{pair[1]:016x}"
