@@ -11,14 +11,13 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Literal, Self
 
-import msgspec
 import torch
 
 from everstep import __version__
 from everstep.capture import snapshot
 from everstep.capture.context import Context, Stateful
 from everstep.capture.digests import digest
-from everstep.capture.hooks import Captured, Hooks, aligned
+from everstep.capture.hooks import BUFFER_FULL, Captured, Hooks, aligned
 from everstep.capture.roster import Model, Optimizers, Roster, call_the_roll
 from everstep.capture.slots import Slots
 from everstep.codec import body
@@ -26,19 +25,21 @@ from everstep.errors import EverstepError, Misuse, NotAcknowledged, StepNotHeld
 from everstep.keeper.health import Health
 from everstep.keeper.keeper import Item, Keeper
 from everstep.keeper.pace import Pace
-from everstep.log import frame, lease
-from everstep.log.writer import Record, Writer
+from everstep.log import frame, lease, term
+from everstep.log.writer import Record
 from everstep.recover import choose, offline
 from everstep.recover.inventory import Inventory, survey
 from everstep.recover.ledger import Ledger
-from everstep.recover.recover import onto_program
+from everstep.recover.onto import onto_program
 from everstep.settings import Settings
 from everstep.store.disk import LocalDisk, created, existing
-from everstep.store.manifest import Identity, Manifest, Term, load_identity, start_identity
+from everstep.store.manifest import Identity, load_identity, start_identity
 from everstep.types import Bytes, combine
+from everstep.url import local_path, split_url
 
 CLOSE_SECONDS = 60.0
 SLOTS_IDLE = 8
+GAP = "steps before it were not recorded"
 
 _runs: "weakref.WeakSet[Run]" = weakref.WeakSet()
 
@@ -54,6 +55,7 @@ def open(  # noqa: A001 everstep.open, as in DESIGN
     """Open a run for training, or begin one. Nothing is read into the model before `resume()`."""
     roster = call_the_roll(model, optimizer)
     context = Context(roster, state or {})
+    context.changed()  # what cannot be recorded is refused here, before anything exists
     path = local_path(url)
     disk = created(path)
     try:
@@ -111,7 +113,7 @@ class Run:
         self._keeper: Keeper | None = None
         self._hooks: Hooks | None = None
         self._pace = Pace(settings)
-        self._step = -1
+        self._step = self._recorded = -1
         self._gap = False
         self._pid = os.getpid()
         self._closed = False
@@ -132,7 +134,7 @@ class Run:
             strict = self._settings.unmatched == "refuse"
             self._ledger = onto_program(self._disk, 0, routes, self._roster, self._context, strict=strict)
             self._roster = call_the_roll(*self._program)
-        self._step = routes[0].step if routes else 0
+        self._step = self._recorded = routes[0].step if routes else 0
         self._begin(inventory, routes)
         return self._step
 
@@ -146,18 +148,17 @@ class Run:
                 f"commit() after step {self._step}: no optimizer has stepped since the last commit. Commit once per optimizer.step(), "
                 "after it (with gradient accumulation, not after every micro-batch). With a GradScaler, pass it in state=."
             )
-        step, gap, self._gap = (
-            self._step + 1,
-            self._gap,
-            True,
-        )  # an interrupt from here on leaves a gap, and a base closes it
-        if gap or hooks.why_base is not None:
-            recorded = self._commit_base(keeper, hooks, step, hooks.why_base or "steps before it were not recorded")
-        else:
+        step = self._step + 1
+        why_base = hooks.why_base or (GAP if self._gap else None)
+        self._gap = True  # an interrupt from here on leaves a gap, and a base closes it
+        if why_base is None:
             recorded = self._commit_record(keeper, hooks, step)
+        else:
+            recorded = self._commit_base(keeper, hooks, step, why_base)
         self._step = step
         hooks.reset()
         self._gap = not recorded
+        self._recorded = step if recorded else self._recorded
         return step
 
     def acknowledged(self, tier: Literal["disk"] = "disk") -> int:
@@ -172,6 +173,10 @@ class Run:
         wanted = self._step if step is None else step
         if wanted > self._step:
             raise Misuse(f"wait({wanted}): only steps up to {self._step} are committed.")
+        if wanted > self._recorded:
+            raise NotAcknowledged(
+                f"step {wanted} was not recorded (see run.health), {keeper.acknowledged} is acknowledged. The next base closes the gap."
+            )
         if not keeper.wait(wanted, timeout):
             health = keeper.health
             raise NotAcknowledged(
@@ -202,7 +207,7 @@ class Run:
             if self._keeper is not None:
                 self._keeper.close(CLOSE_SECONDS)
                 health = self._keeper.health
-                if health.acknowledged < health.committed and not self._gap and health.state != "fenced":
+                if self._hooks is not None and health.acknowledged < self._recorded and health.state != "fenced":
                     raise NotAcknowledged(
                         f"{self._url}: closed with step {health.acknowledged} acknowledged, {health.committed} was committed"
                         f"{f' ({health.error})' if health.error else ''}. The acknowledged step is safe."
@@ -229,28 +234,10 @@ class Run:
         """Continue the log after the chosen step, in this process's own epoch."""
         book, step = self._lease.book, self._step
         last = inventory.records.get(step)
-        chain = last.frame.chain if last is not None else 0
-        parent = inventory.epoch if routes else None
-        ends = {(entry.epoch, entry.sequence): scanned for entry, scanned in inventory.segments}
-
-        def settled(manifest: Manifest) -> Manifest:
-            term = Term(manifest.epoch, parent, step, chain, _now(), *_here())
-            sealed = tuple(
-                entry if entry.nbytes is not None or (entry.epoch, entry.sequence) not in ends else msgspec.structs.replace(
-                    entry, nbytes=(found := ends[entry.epoch, entry.sequence]).end,
-                    last_step=found.records[-1].step if found.records else entry.after_step,
-                )
-                for entry in manifest.segments
-            )  # fmt: skip
-            terms = (*(known for known in manifest.terms if known.from_step is not None), term)
-            return msgspec.structs.replace(
-                manifest, state="open", acknowledged=step if routes else -1, terms=terms, segments=sealed
-            )
-
-        book.change(settled)
-        lease.sweep(self._disk, book)
-        writer = Writer(self._disk, book, after_step=step, chain=chain, segment_bytes=self._settings.segment_bytes)
-        writer.roll()
+        writer = term.begin(
+            self._disk, book, inventory.segments, parent=inventory.epoch if routes else None, step=step,
+            chain=last.frame.chain if last is not None else 0, opened=_now(), segment_bytes=self._settings.segment_bytes,
+        )  # fmt: skip
         self._keeper = Keeper(
             self._disk,
             book,
@@ -298,8 +285,9 @@ class Run:
 
     def _commit_base(self, keeper: Keeper, hooks: Hooks, step: int, why: str) -> bool:
         """A step that replay cannot reach: only a base can hold it. While the last base is being written, nothing can."""
-        if not keeper.reserve_base(self._settings.stall_ms_max / 1000):
-            keeper.skip(step, f"step {step} was not recorded: {why}, and the base before it is still being written")
+        crowded = why in (GAP, BUFFER_FULL) and not keeper.drained
+        if crowded or not keeper.reserve_base(self._settings.stall_ms_max / 1000):
+            keeper.skip(step, why)
             return False
         if hooks.why_base is not None:
             self._roster = call_the_roll(*self._program)
@@ -354,26 +342,6 @@ class Run:
                 self._hooks.watching = False
 
 
-def local_path(url: str | os.PathLike[str]) -> str:
-    """The directory a url names."""
-    text = os.fspath(url)
-    if "\0" in text or not text:
-        raise Misuse(f"{text!r} is not a path.")
-    if "://" in text:
-        scheme, _, rest = text.partition("://")
-        if scheme != "file":
-            raise Misuse(f"{text}: only local directories and file:// are supported.")
-        text = rest
-    return text
-
-
-def split_url(url: str | os.PathLike[str]) -> tuple[str, int | None]:
-    """A url and the epoch after its last '#', if there is one."""
-    text = local_path(url)
-    path, mark, epoch = text.rpartition("#")
-    return (path, int(epoch)) if mark and epoch.isdigit() else (text, None)
-
-
 def _identity(disk: LocalDisk, path: str) -> Identity:
     if "run.json" not in disk.names(""):
         strangers = [name for name in disk.names("") if not name.startswith(".")]
@@ -393,12 +361,6 @@ def _release(updates: list[Captured]) -> None:
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def _here() -> tuple[str, int]:
-    import socket
-
-    return socket.gethostname(), os.getpid()
 
 
 @atexit.register

@@ -55,6 +55,10 @@ class Tensor(msgspec.Struct, frozen=True, array_like=True):
             return f"tensor {self.name!r}: box and shape differ in rank"
         if any(not 0 <= lo <= h <= n for lo, h, n in zip(self.box.low, self.box.high, self.shape, strict=True)):
             return f"tensor {self.name!r}: box {self.box} leaves the shape {self.shape}"
+        if (
+            math.prod(max(1, n) for n in self.shape) >= 1 << 58
+        ):  # a tensor without elements can still be too large for torch
+            return f"tensor {self.name!r}: the shape {self.shape} is too large"
         if math.prod(self.box.shape) * DTYPE_BYTES[self.dtype] != self.nbytes:
             return f"tensor {self.name!r}: {self.nbytes} bytes cannot hold {self.box.shape} of {self.dtype}"
         return None

@@ -22,6 +22,9 @@ from everstep.codec.body import Update, padding
 from everstep.types import Bytes, Pair, Tensor
 
 
+BUFFER_FULL = "the buffer was full"
+
+
 @dataclass(slots=True)
 class Captured:
     """One optimizer step: what the record says of it, and its tensors' bytes."""
@@ -165,7 +168,7 @@ class Hooks:
             self._layouts[layout] = (blobs, *offsets(blobs))
         blobs, places, nbytes = self._layouts[layout]
         if not self._admit(nbytes):
-            self._break("the buffer was full")
+            self._break(BUFFER_FULL)
             return Captured(update, [], [], None, 0, states)
         slot = self._slots.take(nbytes)
         copy_in(slot, blobs, places, tensors)

@@ -89,5 +89,5 @@ def parse_head(data: memoryview, *, name: str) -> Head:
         if length > len(data) - LENGTH.size:
             raise Damaged(f"{name}: a head of {length} bytes does not fit a record of {len(data)}.")
         return msgspec.json.decode(data[LENGTH.size : LENGTH.size + length], type=Head)
-    except (struct.error, msgspec.MsgspecError, RecursionError) as bad:
+    except (struct.error, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as bad:
         raise Damaged(f"{name}: the record's head cannot be read ({type(bad).__name__}).") from bad

@@ -20,6 +20,10 @@ from everstep.errors import Damaged, Unsupported
 
 DEPTH_MAX = 64
 INT_MAX = 1 << 63
+DIGITS_MAX = 4000
+"""Of a whole number; Python itself refuses to print or read more than 4300."""
+NUMPY = frozenset({"|b1", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8"})
+"""Types of a numpy number. A closed set: numpy.dtype of any text would also make objects and blocks of any size."""
 
 Json = Any
 """What msgspec reads from JSON; checked while it is decoded."""
@@ -44,16 +48,19 @@ def _encode(value: Any, path: str, put: Callable[[str, Any], bool], depth: int) 
     if kind in _SCALARS:
         return _SCALARS[kind](value, path)
     if kind in (list, tuple, set):
-        items = sorted(value) if kind is set else value
+        items = sorted(value, key=lambda item: (type(item).__name__, repr(item))) if kind is set else value
         inner = [_encode(item, f"{path}/{at}", put, depth + 1) for at, item in enumerate(items)]
         return inner if kind is list else {"$": kind.__name__, "v": inner}
     if kind is dict and all(type(key) is str for key in value) and "$" not in value:
-        return {_text(key, path): _encode(item, f"{path}/{key}", put, depth + 1) for key, item in value.items()}
+        return {_text(key, path): _encode(item, f"{path}/{_part(key)}", put, depth + 1) for key, item in value.items()}
     if isinstance(value, dict):
         form = "counter" if kind is Counter else "ordered" if kind is OrderedDict else "dict"
         pairs = [
-            [_encode(key, f"{path} key", put, depth + 1), _encode(item, f"{path}/{key}", put, depth + 1)]
-            for key, item in value.items()
+            [
+                _encode(key, f"{path}/{at} key", put, depth + 1),
+                _encode(item, f"{path}/{at}:{_part(key)}", put, depth + 1),
+            ]
+            for at, (key, item) in enumerate(value.items())
         ]
         return {"$": form, "v": pairs}
     if put(path, value):
@@ -61,11 +68,16 @@ def _encode(value: Any, path: str, put: Callable[[str, Any], bool], depth: int) 
     return _numpy(value, path, put)
 
 
+def _part(key: Any) -> str:
+    """A key as part of a tensor's name; two places in a tree never get one name, whatever slashes their keys hold."""
+    return str(key).replace("~", "~0").replace("/", "~1")
+
+
 def _numpy(value: Any, path: str, put: Callable[[str, Any], bool]) -> Json:
     numpy = sys.modules.get("numpy")
-    if numpy is not None and isinstance(value, numpy.generic) and value.dtype.kind in "biuf":
+    if numpy is not None and isinstance(value, numpy.generic) and value.dtype.str in NUMPY:
         return {"$": "numpy", "v": [value.dtype.str, _encode(value.item(), path, put, 0)]}
-    if numpy is not None and isinstance(value, numpy.ndarray) and value.dtype.kind in "biufc":
+    if numpy is not None and isinstance(value, numpy.ndarray) and value.dtype.str in NUMPY | {"<c8", "<c16"}:
         import torch
 
         if put(path, torch.from_numpy(numpy.ascontiguousarray(value).copy()).reshape(value.shape)):
@@ -80,8 +92,12 @@ def _float(value: float, _path: str) -> Json:
     return value if math.isfinite(value) else {"$": "float", "v": repr(value)}
 
 
-def _int(value: int, _path: str) -> Json:
-    return value if -INT_MAX <= value < INT_MAX else {"$": "int", "v": str(value)}
+def _int(value: int, path: str) -> Json:
+    if -INT_MAX <= value < INT_MAX:
+        return value
+    if value.bit_length() > 3 * DIGITS_MAX:  # 3.3 bits make a digit
+        raise Unsupported(f"{path}: holds a whole number of more than {3 * DIGITS_MAX} bits.")
+    return {"$": "int", "v": str(value)}
 
 
 def _text(value: str, path: str) -> str:
@@ -114,14 +130,18 @@ def _decode(tree: Json, get: Callable[[str], Any], depth: int) -> Any:
             found = get(inner)
             return found if form == "tensor" else found.numpy()
         return _FORMS[form](inner, lambda item: _decode(item, get, depth + 1))
-    except (KeyError, TypeError, ValueError) as bad:
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as bad:
         raise Damaged(f"a recorded value of form {str(form)[:40]!r} cannot be read.") from bad
 
 
 def _numpy_scalar(inner: Any, each: Callable[[Any], Any]) -> Any:
     import numpy
 
-    return numpy.dtype(inner[0]).type(each(inner[1]))
+    kind, value = inner
+    number = each(value)
+    if kind not in NUMPY or type(number) not in (bool, int, float):
+        raise ValueError(kind)
+    return numpy.dtype(kind).type(number)
 
 
 def _pairs(inner: Any, each: Callable[[Any], Any]) -> list[tuple[Any, Any]]:
@@ -135,7 +155,7 @@ _FORMS: Mapping[Any, Callable[[Any, Callable[[Any], Any]], Any]] = {
     "ordered": lambda inner, each: OrderedDict(_pairs(inner, each)),
     "counter": lambda inner, each: Counter(dict(_pairs(inner, each))),
     "float": lambda inner, _each: {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}[inner],
-    "int": lambda inner, _each: int(inner) if len(inner) < 4000 else inner[None],
+    "int": lambda inner, _each: int(inner) if len(inner) < DIGITS_MAX else inner[None],
     "bytes": lambda inner, _each: base64.b64decode(inner, validate=True),
     "numpy": _numpy_scalar,
 }

@@ -53,6 +53,7 @@ class _Shared:
     queued_bytes: int = 0
     committed: int = -1
     not_recorded: int = 0
+    skipped: int = -1
     bases: int = 0
     state: Literal["ok", "degraded", "fenced", "failed", "closed"] = "ok"
     errors: dict[str, str] = field(default_factory=dict)
@@ -106,6 +107,12 @@ class Keeper:
             self._changed.wait_for(lambda: free(self._shared) or self._shared.state != "ok", seconds)
             return free(self._shared) and self._shared.state in ("ok", "degraded")
 
+    @property
+    def drained(self) -> bool:
+        """Whether the buffer has run half empty: time to close a gap, and not before, or every step would cost a base."""
+        with self._changed:
+            return self._shared.state == "ok" and 2 * self._shared.queued_bytes <= self._buffer_bytes_max
+
     def put(self, item: Item, snapshot: Snapshot | None) -> None:
         """Take a record, and with it a base of the same step."""
         with self._changed:
@@ -123,11 +130,13 @@ class Keeper:
             self._changed.notify_all()
 
     def skip(self, step: int, why: str) -> None:
-        """Note that a step was not recorded."""
+        """Note that a step was not recorded. The first of a row says why."""
         with self._changed:
-            self._shared.committed = step
+            first = self._shared.not_recorded == 0 or self._shared.committed != self._shared.skipped
+            self._shared.committed = self._shared.skipped = step
             self._shared.not_recorded += 1
-        self.warn(why)
+        if first:
+            self.warn(f"steps from {step} on were not recorded: {why}, and the disk has not caught up")
 
     def warn(self, text: str) -> None:
         with self._changed:

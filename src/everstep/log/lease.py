@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-from everstep.errors import Damaged, RunInUse
+from everstep.errors import Damaged, RunInUse, StoreFailed
 from everstep.store import names
-from everstep.store.disk import Disk
+from everstep.store.disk import Disk, LocalDisk
 from everstep.store.manifest import Book, Manifest, Term, claim_epoch, load_newest
 
 CLAIMS_MAX = 16
@@ -48,10 +48,13 @@ def take(disk: Disk, run: str, rank: int, *, opened: str, take_over: bool) -> Le
 def _lock(disk: Disk, rank: int, *, take_over: bool) -> int:
     path = names.lease(rank)
     text = msgspec.json.encode({"pid": os.getpid(), "host": socket.gethostname()})
-    descriptor = disk.lock(path, text)
-    if descriptor is None and take_over:
-        disk.remove(path)  # the old owner keeps its lock on a file that has no name any more
+    try:
         descriptor = disk.lock(path, text)
+        if descriptor is None and take_over:
+            disk.remove(path)  # the old owner keeps its lock on a file that has no name any more
+            descriptor = disk.lock(path, text)
+    except OSError as refused:
+        raise StoreFailed(f"{path}: the lease cannot be taken ({refused.strerror}). Nothing was changed.") from refused
     if descriptor is None:
         raise RunInUse(
             f"{path}: {owner(disk, rank)} is writing this run. Nothing was changed. "
@@ -71,6 +74,14 @@ def owner(disk: Disk, rank: int) -> str:
         return f"process {int(held['pid'])} on {str(held['host'])!r}"
     except (OSError, EOFError, msgspec.MsgspecError, KeyError, ValueError):
         return "another process"
+
+
+def holder(disk: LocalDisk, rank: int) -> str | None:
+    """Who holds the lease now, None when nobody does. Only looks: a trainer is not disturbed."""
+    try:
+        return owner(disk, rank) if disk.locked(names.lease(rank)) else None
+    except OSError:
+        return None  # a file system without such locks, or a lease that may not be read, says nothing
 
 
 def _claim(disk: Disk, run: str, rank: int, opened: str) -> Book:

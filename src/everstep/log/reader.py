@@ -56,6 +56,11 @@ def scan(disk: Disk, manifest: Manifest, entry: Segment, *, before: int | None, 
         return Scanned(
             (), 0, 0, 0, Damaged(_message(path, 0, what, entry.after_step, entry.last_step), intact=entry.after_step)
         )
+    except OSError as refused:  # a link, a pipe, a directory in its place, or a disk that cannot read
+        what = f"cannot be read ({refused.strerror})"
+        return Scanned(
+            (), 0, 0, 0, Damaged(_message(path, 0, what, entry.after_step, entry.last_step), intact=entry.after_step)
+        )
     try:
         return _Scan(source, path, manifest, entry, acknowledged).run(before)
     finally:
@@ -145,7 +150,10 @@ class _Scan:
         """None if a crash can have left these bytes; what is lost if they had been acknowledged."""
         if self._sealed or offset == 0 or self._last < self._acknowledged:  # a head was durable before it was named
             return self._damaged(offset, str(bad))
-        rest = self._source.read(offset, self._end - offset)
+        try:
+            rest = self._source.read(offset, self._end - offset)
+        except (EOFError, OSError) as unread:
+            return self._damaged(offset, f"cannot be read ({unread})")
         return self._damaged(offset, str(bad)) if frame.later_witness(rest, self._last + 1, self._entry.epoch) else None
 
     def _damaged(self, offset: int, what: str) -> Damaged:

@@ -44,7 +44,8 @@ void update_parameter(const AdamStep<T>& s, T* __restrict p, const T* __restrict
     const double reciprocal = 1.0 / root_divisor;
     for (long i = 0; i < n; ++i) {
         const T root = rooted ? v[i] : sqrt(v[i]);
-        p[i] = p[i] * decay - (step_size * m[i]) / (divide_root(root, root_divisor, reciprocal) + epsilon);
+        const T update = (-step_size * m[i]) / (divide_root(root, root_divisor, reciprocal) + epsilon);
+        p[i] = update + p[i] * decay;  // in this order: of two NaNs, x86 keeps the first
     }
 }
 

@@ -23,7 +23,8 @@ std::vector<std::pair<std::uint64_t, std::uint64_t>> digest(const Addresses& poi
     std::int64_t bytes = 0;
     for (std::size_t i = 0; i < tensors; ++i) {
         const int w = widths[i];
-        require(w == 1 || w == 2 || w == 4 || w == 8 || w == 16, "width " + std::to_string(w) + " is none of 1, 2, 4, 8, 16");
+        require(w == 1 || w == 2 || w == 4 || w == 8 || w == 16,
+                "width " + std::to_string(w) + " is none of 1, 2, 4, 8, 16");
         bytes += counts[i] * w;
     }
     const std::vector<Span> spans = cut(counts, span_elements);
@@ -32,7 +33,8 @@ std::vector<std::pair<std::uint64_t, std::uint64_t>> digest(const Addresses& poi
     for_each_span(spans, bytes, threads, [&](std::size_t i) {
         const Span& s = spans[i];
         const auto* first = reinterpret_cast<const unsigned char*>(pointers[s.tensor]) + s.begin * widths[s.tensor];
-        parts[i] = kernel(first, s.end - s.begin, widths[s.tensor], starts[s.tensor] + static_cast<std::uint64_t>(s.begin));
+        const std::uint64_t start = starts[s.tensor] + static_cast<std::uint64_t>(s.begin);
+        parts[i] = kernel(first, s.end - s.begin, widths[s.tensor], start);
     });
     std::vector<std::pair<std::uint64_t, std::uint64_t>> sums(tensors);
     for (std::size_t i = 0; i < spans.size(); ++i) {

@@ -97,8 +97,9 @@ void adam(const AdamCall& call) {
     std::vector<AdamStep<T>> steps(tensors * k);
     for (std::size_t j = 0; j < k; ++j) {
         for (std::size_t i = 0; i < tensors; ++i) {  // pow is slow and tensors mostly share their step count
-            const bool same = i > 0 && call.steps[j][i] == call.steps[j][i - 1];
-            steps[i * k + j] = same ? steps[(i - 1) * k + j] : adam_step<T>(call.hyper[j], call.steps[j][i], call, fused);
+            const double step = call.steps[j][i];
+            const bool same = i > 0 && step == call.steps[j][i - 1];
+            steps[i * k + j] = same ? steps[(i - 1) * k + j] : adam_step<T>(call.hyper[j], step, call, fused);
         }
     }
     std::vector<AdamTensor<T>> parts(tensors);

@@ -19,7 +19,7 @@ def digest(tensor: torch.Tensor, start: int = 0) -> tuple[int, int]:
     words = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(_WORDS[width])
     index = start * (2 if width == 16 else 1)
     low, high = 0, 0
-    for chunk in words.split(_CHUNK_ELEMENTS):
+    for chunk in torch.split(words, _CHUNK_ELEMENTS):
         chunk_low, chunk_high = _sums(chunk, index, width)
         low, high, index = low + chunk_low, high + chunk_high, index + chunk.numel()
     return low % (1 << 64), high % (1 << 64)

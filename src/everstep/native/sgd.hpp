@@ -15,7 +15,8 @@ void update_momentum(const SgdStep<T>& s, const T* __restrict g, T* __restrict b
     if (s.first) {
         for (long i = 0; i < n; ++i) b[i] = g[i];
     } else {
-        for (long i = 0; i < n; ++i) b[i] = tail ? fma(momentum, b[i], weight * g[i]) : fma(weight, g[i], momentum * b[i]);
+        for (long i = 0; i < n; ++i)
+            b[i] = tail ? fma(momentum, b[i], weight * g[i]) : fma(weight, g[i], momentum * b[i]);
     }
 }
 

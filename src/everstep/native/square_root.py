@@ -11,6 +11,7 @@ import ctypes
 import math
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -59,7 +60,8 @@ def _rounded(samples: torch.Tensor) -> torch.Tensor:
     return torch.tensor([math.sqrt(value) for value in samples.tolist()], dtype=samples.dtype)
 
 
-def _vector_library(dtype: torch.dtype) -> ctypes._FuncPointer | None:
+def _vector_library(dtype: torch.dtype) -> Any:
+    """MKL's function in the loaded libtorch_cpu, or None in a build without it."""
     name = {torch.float32: "vmsSqrt_64", torch.float64: "vmdSqrt_64"}[dtype]
     try:
         return getattr(ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so")), name)

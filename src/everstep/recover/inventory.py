@@ -85,6 +85,7 @@ def _survey(disk: Disk, identity: Identity, manifest: Manifest, epoch: int | Non
         identity, manifest, newest, acknowledged(disk, manifest, newest), prune.on_branch(manifest, epoch)
     )
     before: int | None = None
+    after: tuple[int, int] | None = None  # the epoch and step that `before` belongs to
     for at, limit in reversed(path):
         term = manifest.term(at)
         entries = [entry for entry in manifest.segments if entry.epoch == at]
@@ -93,12 +94,15 @@ def _survey(disk: Disk, identity: Identity, manifest: Manifest, epoch: int | Non
                 continue
             if entry.sequence == 0 and term is not None:
                 before = term.chain
+            elif (at, entry.after_step) != after:  # what was between was pruned
+                before = None
             scanned = scan(disk, manifest, entry, before=before, acknowledged=acknowledged(disk, manifest, at))
             found.segments.append((entry, scanned))
             found.records.update((r.step, r) for r in scanned.records if limit is None or r.step <= limit)
             if scanned.damage is not None:
                 found.damages.append(scanned.damage)
             before = None if scanned.damage else scanned.chain
+            after = (at, scanned.records[-1].step if scanned.records else entry.after_step)
     return found
 
 

@@ -1,7 +1,6 @@
-"""A state without the training program: optimizers from torch's own table, parameters by name."""
+"""A state without the training program, as plain tensors by name."""
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,34 +9,12 @@ import torch
 from everstep.capture.roster import Roster
 from everstep.capture.snapshot import optimizer_tensors
 from everstep.codec import tree
-from everstep.errors import CannotReplay
 from everstep.recover import recover as recovery
 from everstep.recover.choose import Route
 from everstep.recover.ledger import Item, Ledger
-from everstep.store.base import Index, OptimizerEntry
+from everstep.recover.standin import assemble
+from everstep.store.base import Index
 from everstep.store.disk import Disk
-
-KNOWN: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    f"{kind.__module__}.{kind.__qualname__}": kind
-    for name in (
-        "ASGD",
-        "Adadelta",
-        "Adafactor",
-        "Adagrad",
-        "Adam",
-        "AdamW",
-        "Adamax",
-        "Muon",
-        "NAdam",
-        "RAdam",
-        "RMSprop",
-        "Rprop",
-        "SGD",
-    )
-    if (kind := getattr(torch.optim, name, None)) is not None
-}
-"""The optimizers that can be replayed without the user's program. A file names one of these or is refused: never an import."""
-
 
 KINDS: dict[str, Any] = {"model": "parameter", "optimizer": "optimizer", "buffer": "buffer"}
 
@@ -56,7 +33,7 @@ def restore(disk: Disk, rank: int, routes: list[Route]) -> Found:
     built: list[tuple[Roster, dict[str, torch.Tensor]]] = []
 
     def build(index: Index, tensors: dict[str, torch.Tensor]) -> Roster:
-        built.append((_roster(index, tensors, replay=index.step != routes[0].step), tensors))
+        built.append((assemble(index, tensors, replay=index.step != routes[0].step), tensors))
         return built[-1][0]
 
     found = recovery.recover(disk, rank, routes, build)
@@ -74,37 +51,8 @@ def restore(disk: Disk, rank: int, routes: list[Route]) -> Found:
     return Found(found.step, tensors, context, ledger)
 
 
-def _roster(index: Index, tensors: dict[str, torch.Tensor], *, replay: bool) -> Roster:
-    """Parameters and optimizers as the base describes them; without replay no optimizer is needed, so any will do."""
-    parameters = {
-        name.removeprefix("model/"): torch.nn.Parameter(tensor.clone(), requires_grad=tensor.is_floating_point() or tensor.is_complex())
-        for name, tensor in _named(tensors, "model/").items()
-    }  # fmt: skip
-    optimizers = (
-        {entry.key: _optimizer(entry, parameters, tensors, index.step) for entry in index.content.optimizers}
-        if replay
-        else {}
-    )
-    return Roster(dict(parameters), dict(index.content.aliases), {}, optimizers)
-
-
 def _named(tensors: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
     return {name: tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-
-
-def _optimizer(
-    entry: OptimizerEntry, parameters: dict[str, torch.nn.Parameter], tensors: dict[str, torch.Tensor], step: int
-) -> torch.optim.Optimizer:
-    if entry.kind not in KNOWN:
-        raise CannotReplay(
-            f"optimizer {entry.key!r} is a {entry.kind}, which is not torch's own: only the training program can replay it, with "
-            f"resume(). Without it, base {step} and the other bases that 'everstep ls' lists can be restored."
-        )
-    groups = [
-        {"params": [parameters[name] for name in group.parameters], **tree.decode(group.hyper, tensors.__getitem__)}
-        for group in entry.groups
-    ]
-    return KNOWN[entry.kind](groups)
 
 
 def _hyper(index: Index, roster: Roster, stored: dict[str, torch.Tensor]) -> dict[str, Any]:

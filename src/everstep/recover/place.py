@@ -7,7 +7,11 @@ import torch
 
 from everstep.capture.roster import Roster
 from everstep.codec import tree
+from everstep.errors import Damaged
 from everstep.store.base import Index
+
+ELEMENTWISE = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "sum"}
+"""State that torch's fused optimizers walk beside the parameter."""
 
 
 def place_base(index: Index, tensors: Mapping[str, torch.Tensor], roster: Roster) -> None:
@@ -17,7 +21,8 @@ def place_base(index: Index, tensors: Mapping[str, torch.Tensor], roster: Roster
             if (held := tensors.get(f"model/{name}")) is not None and held.shape == parameter.shape:
                 parameter.copy_(held)
     for entry in index.content.optimizers:
-        if (optimizer := roster.optimizers.get(entry.key)) is None:
+        optimizer = roster.optimizers.get(entry.key)
+        if optimizer is None or f"{type(optimizer).__module__}.{type(optimizer).__qualname__}" != entry.kind:
             continue
         place_groups([tree.decode(group.hyper, tensors.__getitem__) for group in entry.groups], optimizer)
         optimizer.state.clear()
@@ -25,9 +30,46 @@ def place_base(index: Index, tensors: Mapping[str, torch.Tensor], roster: Roster
             decoded = tree.decode(held, tensors.__getitem__)
             if name.startswith("#"):
                 cast("dict[Any, Any]", optimizer.state)[name[1:]] = decoded  # some optimizers keep state under a text
-            elif name in roster.parameters:
+            elif name in roster.parameters and _same_shape(tensors.get(f"model/{name}"), roster.parameters[name]):
                 parameter = roster.parameters[name]
+                _check(entry.kind, name, decoded, parameter)
                 optimizer.state[parameter] = {key: _beside(value, parameter) for key, value in decoded.items()}
+
+
+def copy_common(source: Roster, target: Roster) -> None:
+    """What both hold, under the same name and in the same shape, from one state to another."""
+    same = {
+        name: (parameter, target.parameters[name])
+        for name, parameter in source.parameters.items()
+        if name in target.parameters and target.parameters[name].shape == parameter.shape
+    }
+    with torch.no_grad():
+        for theirs, ours in same.values():
+            ours.copy_(theirs)
+    for key, optimizer in source.optimizers.items():
+        if (mine := target.optimizers.get(key)) is None or type(mine) is not type(optimizer):
+            continue
+        place_groups([_hyper(group) for group in optimizer.param_groups], mine)
+        for theirs, ours in same.values():
+            if theirs in optimizer.state:
+                mine.state[ours] = {name: _beside(value, ours) for name, value in optimizer.state[theirs].items()}
+
+
+def _hyper(group: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in group.items() if name != "params"}
+
+
+def _same_shape(held: torch.Tensor | None, parameter: torch.Tensor) -> bool:
+    return held is not None and held.shape == parameter.shape
+
+
+def _check(kind: str, name: str, state: Any, parameter: torch.Tensor) -> None:
+    """Fused kernels, torch's and ours, trust the sizes of an optimizer's state: a file is not believed."""
+    if not isinstance(state, dict):
+        raise Damaged(f"the optimizer's state of {name!r} is not one.")
+    for key in ELEMENTWISE & state.keys() if kind.startswith("torch.optim.") else ():
+        if isinstance(held := state[key], torch.Tensor) and held.shape != parameter.shape:
+            raise Damaged(f"optimizer state {key!r} of {name!r} has shape {tuple(held.shape)}, not its parameter's.")
 
 
 def place_groups(groups: list[dict[str, Any]], optimizer: torch.optim.Optimizer) -> None:

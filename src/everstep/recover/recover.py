@@ -1,21 +1,17 @@
-"""Brings a state to a step: the shortest proved route, another where the first proves damaged, and a ledger of it all."""
+"""Brings a state to a step: by the shortest route, and by another where the first proves damaged."""
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from everstep.capture import rng
-from everstep.capture.context import Context
 from everstep.capture.roster import Roster
 from everstep.capture.snapshot import versions
 from everstep.codec import tree
 from everstep.errors import Damaged, ReplayDiffers
-from everstep.recover import load, match
+from everstep.recover import load
 from everstep.recover.choose import Route
-from everstep.recover.ledger import Item, Ledger, Status, refuse
 from everstep.recover.place import place_base
 from everstep.recover.replay import Folded, Replay, read
 from everstep.shadow.rules import Rules
@@ -73,70 +69,6 @@ def _replay(
             raise ReplayDiffers(_why(differs, index)) from differs
         context = {name: tree.decode(item, blobs.__getitem__) for name, (item, blobs, _) in folded.items()}
         return Recovered(route.step, context, folded, index, _by(replay), len(route.records), tuple(notes))
-
-
-def onto_program(
-    disk: Disk, rank: int, routes: list[Route], roster: Roster, context: Context, *, strict: bool
-) -> Ledger:
-    """Bring a training program to the routes' step: model, optimizers, `state=`, generators, all of it or an error."""
-    began = time.perf_counter()
-
-    def checked(index: Index, _tensors: dict[str, torch.Tensor]) -> Roster:
-        if strict:
-            refuse(routes[0].step, match.differences(index, roster, context))
-        return roster
-
-    recovered = recover(disk, rank, routes, checked)
-    missing = _place_context(recovered, roster, context)
-    return Ledger(
-        recovered.step, recovered.index.step, recovered.records, recovered.replayed, time.perf_counter() - began,
-        tuple(_items(recovered, roster, context, missing)), recovered.notes,
-    )  # fmt: skip
-
-
-def _place_context(recovered: Recovered, roster: Roster, context: Context) -> list[str]:
-    buffers = roster.buffers()
-    generators: dict[str, Any] = {}
-    for name, value in recovered.context.items():
-        kind, _, rest = name.partition("/")
-        if kind == "buffer" and rest in buffers and buffers[rest].shape == value.shape:
-            with torch.no_grad():
-                buffers[rest].copy_(value)
-        elif kind == "extra" and rest in roster.modules:
-            roster.modules[rest].set_extra_state(value)
-        elif kind == "state" and rest in context.state:
-            context.state[rest].load_state_dict(value)
-        elif kind == "rng":
-            generators[rest] = value
-    return rng.put(generators)  # last: loading anything above may have drawn numbers
-
-
-def _items(recovered: Recovered, roster: Roster, context: Context, missing: list[str]) -> list[Item]:
-    base = f"base {recovered.index.step}"
-    through = base if not recovered.records else f"{base} and {recovered.records} records ({recovered.replayed})"
-    stored = {item.tensor.name for item in recovered.index.tensors}
-    items = [
-        Item(name, "parameter", "restored" if f"model/{name}" in stored else "kept", through)
-        for name in roster.parameters
-    ]
-    for key, optimizer in roster.optimizers.items():
-        held = any(entry.key == key for entry in recovered.index.content.optimizers)
-        status: Status = "restored" if held else "kept"
-        items.append(Item(key, "hyper", status, through))
-        items += [
-            Item(f"{key}/{name}", "optimizer", status, through)
-            for name, p in roster.parameters.items()
-            if p in optimizer.state
-        ]
-    derived = set(recovered.index.content.derived)
-    kinds: dict[str, Any] = {"buffer": "buffer", "extra": "extra", "state": "state", "rng": "generator"}
-    ours = {"buffer": set(roster.buffers()), "extra": set(roster.extra()), "state": set(context.state)}
-    for name, (_, _, step) in recovered.folded.items():
-        kind, _, rest = name.partition("/")
-        placed = rest in ours[kind] if kind in ours else rest not in missing
-        status = "restored" if placed else "derived" if rest in derived else "missing"
-        items.append(Item(rest, kinds[kind], status, base if step == recovered.index.step else f"record {step}"))
-    return items
 
 
 def _by(replay: Replay) -> str:

@@ -11,7 +11,7 @@ from everstep.capture.roster import Roster
 from everstep.capture.snapshot import optimizer_tensors, state_digest
 from everstep.capture.tensors import view
 from everstep.codec import body, tree
-from everstep.errors import ReplayDiffers
+from everstep.errors import Mismatch, ReplayDiffers
 from everstep.log import reader
 from everstep.log.reader import Located
 from everstep.recover.place import place_groups
@@ -41,7 +41,7 @@ class Replay:
             for at, update in enumerate(record.head.updates):
                 self._update(at, update, record)
             for key, groups in record.head.groups.items():
-                place_groups(tree.decode(groups, _blobs(record).__getitem__), self._roster.optimizers[key])
+                place_groups(tree.decode(groups, _blobs(record).__getitem__), self._optimizer(key))
             if record.head.context:
                 blobs = _blobs(record)
                 folded.update((name, (item, blobs, located.step)) for name, item in record.head.context.items())
@@ -52,7 +52,7 @@ class Replay:
             self._prove(*last, whole=last[1].head.state is not None)
 
     def _update(self, at: int, update: body.Update, record: body.Body) -> None:
-        optimizer = self._roster.optimizers[update.optimizer]
+        optimizer = self._optimizer(update.optimizer)
         if update.groups is not None:
             place_groups(tree.decode(update.groups, _blobs(record).__getitem__), optimizer)
         if update.skipped:
@@ -62,6 +62,13 @@ class Replay:
             name.removeprefix(prefix): view(memory, tensor)
             for name, (tensor, memory) in record.blobs.items() if name.startswith(prefix)
         }  # fmt: skip
+        for name, gradient in gradients.items():  # kernels trust sizes: a file is not believed
+            held = self._roster.parameters.get(name)
+            if held is None or held.shape != gradient.shape:
+                ours = "none" if held is None else tuple(held.shape)
+                raise Mismatch(
+                    f"a record has a gradient of shape {tuple(gradient.shape)} for parameter {name!r}; ours has {ours}."
+                )
         if (
             self._rules is not None
             and update.scale is None
@@ -73,6 +80,11 @@ class Replay:
         self._settle()
         self._step(optimizer, update, gradients, record)
         self.by_torch += 1
+
+    def _optimizer(self, key: str) -> torch.optim.Optimizer:
+        if key not in self._roster.optimizers:
+            raise Mismatch(f"a record is of optimizer {key!r}; we have {sorted(self._roster.optimizers)}.")
+        return self._roster.optimizers[key]
 
     def _step(
         self,

@@ -95,7 +95,11 @@ def _plan(
         return None
     if any(parameter.device.type != "cpu" or not parameter.is_contiguous() for parameter in parameters):
         return None
-    if any(gradients[id(p)].dtype != p.dtype for p in parameters if id(p) in gradients):
+    if any(
+        gradients[id(p)].dtype != p.dtype or gradients[id(p)].shape != p.shape for p in parameters if id(p) in gradients
+    ):
+        return None
+    if not all(_fits(optimizer.state.get(p, {}), p, kind) for p in parameters):
         return None
     if (
         group.get("differentiable")
@@ -112,6 +116,22 @@ def _plan(
     if not proved:
         return None
     return flags, tuple(float(value) for value in _numbers(kind, group))
+
+
+def _fits(state: Any, parameter: torch.Tensor, kind: type[Optimizer]) -> bool:
+    """Whether the state is what the rule will walk; it trusts addresses, and the state may come from a file."""
+    if not isinstance(state, dict):
+        return False
+    for name, held in state.items():
+        if name == "step":
+            if not isinstance(held, torch.Tensor) or held.numel() != 1 or held.device.type != "cpu":
+                return False
+        elif isinstance(held, torch.Tensor) and not (
+            (held.shape, held.dtype, held.device) == (parameter.shape, parameter.dtype, parameter.device)
+            and held.is_contiguous()
+        ):
+            return False
+    return kind is SGD or not state or {"step", "exp_avg", "exp_avg_sq"} <= state.keys()
 
 
 def _altered(optimizer: Optimizer) -> bool:

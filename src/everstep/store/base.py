@@ -5,7 +5,7 @@ stored as pairs of reals, because safetensors has no 16-byte complex type; the i
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -105,9 +105,9 @@ def write(
     return BaseEntry(step, epoch, index.nbytes + len(text), xxhash.xxh3_128_hexdigest(text))
 
 
-def safetensors_header(stored: Sequence[Stored], step: int) -> bytes:
+def safetensors_header(stored: Sequence[Stored], step: int, notes: Mapping[str, str] | None = None) -> bytes:
     """The start of a safetensors file, padded with spaces so that the tensors are aligned."""
-    table: dict[str, Any] = {"__metadata__": {"format": "pt", "everstep": f"step {step}"}}
+    table: dict[str, Any] = {"__metadata__": {"format": "pt", "everstep": f"step {step}", **(notes or {})}}
     for item in stored:
         shape = list(item.tensor.box.shape)
         dtype = item.tensor.dtype
@@ -129,6 +129,8 @@ def load(disk: Disk, rank: int, entry: BaseEntry) -> Index:
         if xxhash.xxh3_128_hexdigest(data) != entry.checksum:
             raise Damaged(f"base {names.short(path)}: its index fails its checksum.")
         index = document.parse(data, "base", Index, name=path)
+        if (index.writer, index.step, index.epoch) != (rank, entry.step, entry.epoch):
+            raise Damaged(f"base {names.short(path)}: it is of step {index.step}, epoch {index.epoch}.")
         source = disk.source(names.tensors(rank, entry.step, entry.epoch))
         try:
             _check(index, source.size, path)
@@ -143,6 +145,7 @@ def load(disk: Disk, rank: int, entry: BaseEntry) -> Index:
 
 def _check(index: Index, size: int, path: str) -> None:
     name, end = names.short(path), 0
+    seen: set[str] = set()
     if index.nbytes != size or not 8 <= index.header_bytes <= size:
         raise Damaged(f"base {name}: its tensor file is {size} bytes long, {index.nbytes} were written.")
     for stored in index.tensors:
@@ -150,6 +153,9 @@ def _check(index: Index, size: int, path: str) -> None:
             raise Damaged(f"base {name}: {fault}.")
         if stored.offset != end:
             raise Damaged(f"base {name}: tensor {stored.tensor.name!r} does not follow the one before it.")
+        if stored.tensor.name in seen:
+            raise Damaged(f"base {name}: tensor {stored.tensor.name!r} is there twice.")
+        seen.add(stored.tensor.name)
         end += math.prod(stored.tensor.box.shape) * DTYPE_BYTES[stored.tensor.dtype]
     if index.header_bytes + end != size:
         raise Damaged(f"base {name}: its tensors do not fill its file.")

@@ -56,12 +56,17 @@ def parse(data: bytes, kind: str, shape: type[T], *, name: str) -> T:
 
 
 def load(disk: Disk, path: str, kind: str, shape: type[T]) -> T:
-    """Read and check the document at `path`; FileNotFoundError when there is none."""
+    """Read and check the document at `path`; FileNotFoundError when there is none, Damaged when it cannot be read."""
     return parse(load_bytes(disk, path), kind, shape, name=path)
 
 
 def load_bytes(disk: Disk, path: str) -> bytes:
-    source = disk.source(path)
+    try:
+        source = disk.source(path)
+    except FileNotFoundError:
+        raise
+    except OSError as refused:  # a link, a pipe, a directory in the file's place, or a disk that cannot read
+        raise Damaged(f"{path}: cannot be read ({refused.strerror}).") from refused
     try:
         if source.size > DOCUMENT_BYTES_MAX:
             raise Damaged(
@@ -70,6 +75,8 @@ def load_bytes(disk: Disk, path: str) -> bytes:
         return source.read(0, source.size)
     except EOFError as short:
         raise Damaged(f"{path}: changed while it was read.") from short
+    except OSError as refused:
+        raise Damaged(f"{path}: cannot be read ({refused.strerror}).") from refused
     finally:
         source.close()
 

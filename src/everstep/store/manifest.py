@@ -6,7 +6,7 @@ that wakes up can at most replace a file that no reader looks at any more.
 
 import threading
 from collections.abc import Callable
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -14,11 +14,14 @@ from everstep.errors import Damaged, Fenced, NotARun
 from everstep.store import document, names
 from everstep.store.disk import Disk, claim, publish
 
+Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
+RunId = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}\Z")]
+
 
 class Identity(msgspec.Struct, frozen=True):
     """run.json: what this directory is."""
 
-    run: str
+    run: RunId
     created: str
     version: str
 
@@ -26,39 +29,39 @@ class Identity(msgspec.Struct, frozen=True):
 class Term(msgspec.Struct, frozen=True):
     """One epoch of one writer. It continues its parent's history after `from_step`; None while it is still opening."""
 
-    epoch: int
-    parent: int | None
-    from_step: int | None
+    epoch: Count
+    parent: Count | None
+    from_step: Count | None
     chain: int
     opened: str
     host: str
-    pid: int
+    pid: Count
 
 
 class Segment(msgspec.Struct, frozen=True):
     """A log file. `nbytes` is where it is cut: bytes beyond it are not part of the run. None while it grows."""
 
-    epoch: int
-    sequence: int
-    after_step: int
-    last_step: int | None = None
-    nbytes: int | None = None
+    epoch: Count
+    sequence: Count
+    after_step: Count
+    last_step: Count | None = None
+    nbytes: Count | None = None
 
 
 class BaseEntry(msgspec.Struct, frozen=True):
     """A whole state. It exists from the moment a manifest names it."""
 
-    step: int
-    epoch: int
-    nbytes: int
+    step: Count
+    epoch: Count
+    nbytes: Count
     checksum: str
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    run: str
-    writer: int
-    writers: int
-    epoch: int
+    run: RunId
+    writer: Count
+    writers: Count
+    epoch: Count
     state: Literal["opening", "open", "closed"]
     acknowledged: int
     terms: tuple[Term, ...]
@@ -108,9 +111,25 @@ class Book:
 
 
 def epochs(disk: Disk, rank: int) -> list[int]:
-    """The epochs that have a manifest, oldest first."""
-    found = (names.MANIFEST.fullmatch(name) for name in disk.names(names.writer(rank)))
-    return sorted(int(match[1]) for match in found if match)
+    """The epochs that have a manifest, oldest first; Damaged when there is none for files that one had named."""
+    held = _held(disk, rank)
+    found = sorted(int(match[1]) for match in map(names.MANIFEST.fullmatch, held) if match)
+    lost = [name for name in held if any(p.fullmatch(name) for p in (names.SEGMENT, names.BASE, names.WITNESS))]
+    if lost and not found:  # a new run begun here would sweep them away
+        raise Damaged(
+            f"{names.writer(rank)}: the manifest is missing, but {lost[0]} is there. Nothing was changed. Restore the "
+            "newest e*.json from a copy, or choose another directory."
+        )
+    return found
+
+
+def _held(disk: Disk, rank: int) -> list[str]:
+    try:
+        return disk.names(names.writer(rank))
+    except FileNotFoundError:
+        raise
+    except OSError as refused:  # a link or a file in the directory's place
+        raise Damaged(f"{names.writer(rank)}: cannot be read ({refused.strerror}).") from refused
 
 
 def load_newest(disk: Disk, rank: int) -> Manifest | None:

@@ -13,12 +13,13 @@ w00000/                             one writer (rank)
 import re
 
 RUN = "run.json"
-TEMPORARY = re.compile(r"\.[a-z0-9.-]{0,20}e(\d{8})[a-z0-9.-]{0,20}\.[0-9a-f]{12}\.tmp")
-WRITER = re.compile(r"w(\d{5})")
-MANIFEST = re.compile(r"e(\d{8})\.json")
-WITNESS = re.compile(r"e(\d{8})\.ack")
-SEGMENT = re.compile(r"e(\d{8})-(\d{8})\.seg")
-BASE = re.compile(r"b(\d{12})-e(\d{8})\.(json|safetensors)")
+# ASCII: \d alone also takes the digits of other scripts, and the name made from the number would be another file's.
+TEMPORARY = re.compile(r"\.[a-z0-9.-]{0,20}e(\d{8})[a-z0-9.-]{0,20}\.[0-9a-f]{12}\.tmp", re.ASCII)
+WRITER = re.compile(r"w(\d{5})", re.ASCII)
+MANIFEST = re.compile(r"e(\d{8})\.json", re.ASCII)
+WITNESS = re.compile(r"e(\d{8})\.ack", re.ASCII)
+SEGMENT = re.compile(r"e(\d{8})-(\d{8})\.seg", re.ASCII)
+BASE = re.compile(r"b(\d{12})-e(\d{8})\.(json|safetensors)", re.ASCII)
 
 
 def writer(rank: int) -> str:

@@ -3,6 +3,7 @@
 A record can be reached only from a base before it, so a base goes together with the records up to the next kept one.
 """
 
+import math
 from collections.abc import Callable
 
 import msgspec
@@ -18,7 +19,8 @@ def lineage(manifest: Manifest, epoch: int | None = None) -> list[tuple[int, int
     settled = [term for term in manifest.terms if term.from_step is not None]
     at = (settled[-1].epoch if settled else None) if epoch is None else epoch
     limit: int | None = None
-    while at is not None and (term := manifest.term(at)) is not None and term.from_step is not None:
+    terms = {term.epoch: term for term in reversed(manifest.terms)}
+    while at is not None and (term := terms.get(at)) is not None and term.from_step is not None:
         path.append((at, limit))
         limit = term.from_step if limit is None else min(limit, term.from_step)
         at = term.parent if term.parent is not None and term.parent < at else None
@@ -33,6 +35,20 @@ def on_branch(manifest: Manifest, epoch: int | None = None) -> list[BaseEntry]:
         if entry.epoch in limits and ((limit := limits[entry.epoch]) is None or entry.step <= limit)
     ]  # fmt: skip
     return sorted(held, key=lambda entry: (entry.step, entry.epoch))
+
+
+def branches(manifest: Manifest) -> list[int]:
+    """The epochs in which an older branch ends, oldest first: they hold steps that no later epoch continues."""
+    settled = [term for term in manifest.terms if term.from_step is not None]
+    found = []
+    for term in settled[:-1]:
+        ends = [entry.last_step for entry in manifest.segments if entry.epoch == term.epoch]
+        ends += [entry.step for entry in manifest.bases if entry.epoch == term.epoch]
+        end = max((math.inf if at is None else at for at in ends), default=-1)
+        continued = any(child.parent == term.epoch and (child.from_step or 0) >= end for child in settled)
+        if end > (term.from_step or 0) and not continued:
+            found.append(term.epoch)
+    return found
 
 
 def without(manifest: Manifest, kept: Callable[[BaseEntry], bool], *, from_step: int) -> Manifest:

@@ -36,7 +36,7 @@ def parse(data: bytes, epoch: int) -> int | None:
 def load(disk: Disk, rank: int, epoch: int) -> int | None:
     try:
         source = disk.source(names.witness(rank, epoch))
-    except FileNotFoundError:
+    except OSError:  # none, or something else in its place
         return None
     try:
         return parse(source.read(0, LAYOUT.size), epoch) if source.size == LAYOUT.size else None
