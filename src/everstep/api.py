@@ -236,7 +236,8 @@ class Run:
         last = inventory.records.get(step)
         writer = term.begin(
             self._disk, book, inventory.segments, parent=inventory.epoch if routes else None, step=step,
-            chain=last.frame.chain if last is not None else 0, opened=_now(), segment_bytes=self._settings.segment_bytes,
+            chain=last.frame.chain if last is not None else 0, opened=_now(),
+            segment_bytes=self._settings.segment_bytes,
         )  # fmt: skip
         self._keeper = Keeper(
             self._disk,

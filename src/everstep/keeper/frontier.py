@@ -8,15 +8,19 @@ class Frontier:
 
     def __init__(self, start: int, *, based: bool) -> None:
         self._starts = [start]
-        self._logged = start
+        self._ends = [start]
         self._base = start if based else start - 1
         self._before = -1
 
     def logged(self, step: int, *, rebase: bool) -> None:
-        """The log is durable up to `step`; with `rebase`, a stretch begins there."""
+        """The log is durable up to `step`; with `rebase`, a stretch begins there.
+
+        The stretch before it ends where its last record is: steps may have been skipped since, and nothing holds them.
+        """
         if rebase:
             self._starts.append(step)
-        self._logged = step
+            self._ends.append(step)
+        self._ends[-1] = step
 
     def based(self, step: int) -> None:
         """A base of `step` is durable."""
@@ -27,7 +31,7 @@ class Frontier:
         """The newest step that can be restored now; -1 for none. Never beyond the log: a reader takes it as a promise
         that the log reaches so far."""
         at = bisect_right(self._starts, self._base)
-        if at:  # the base lies in stretch at - 1, which leads to the next stretch's start or to the end of the log
-            self._before = max(self._before, self._starts[at] - 1 if at < len(self._starts) else self._logged)
-            del self._starts[: at - 1]
+        if at:  # the base lies in stretch at - 1, which leads to that stretch's end
+            self._before = max(self._before, self._ends[at - 1])
+            del self._starts[: at - 1], self._ends[: at - 1]
         return self._before

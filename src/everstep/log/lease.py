@@ -36,7 +36,7 @@ def take(disk: Disk, run: str, rank: int, *, opened: str, take_over: bool) -> Le
     if names.writer(rank) not in disk.names(""):
         with contextlib.suppress(FileExistsError):
             disk.make_dir(names.writer(rank))
-        disk.sync_dir("")
+    disk.sync_dir("")  # also when they exist: whoever made these names may have been killed before syncing them
     descriptor = _lock(disk, rank, take_over=take_over)
     try:
         return Lease(disk, descriptor, _claim(disk, run, rank, opened))

@@ -106,7 +106,8 @@ class _Scan:
                     record.frame.chain,
                     record.step,
                 )
-            if self._short or (not self._sealed and self._last < self._acknowledged):
+            ends = self._entry.last_step if self._sealed else self._acknowledged
+            if self._short or (ends is not None and self._last < ends):
                 raise self._damaged(
                     offset, "the file ends here" if not self._short else f"the file ends before byte {self._short}"
                 )

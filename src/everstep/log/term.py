@@ -13,6 +13,7 @@ import msgspec
 from everstep.log import lease
 from everstep.log.reader import Scanned
 from everstep.log.writer import Writer
+from everstep.store import names
 from everstep.store.disk import Disk
 from everstep.store.manifest import Book, Manifest, Segment, Term
 
@@ -21,7 +22,7 @@ def begin(
     disk: Disk, book: Book, found: Sequence[tuple[Segment, Scanned]], *, parent: int | None, step: int, chain: int,
     opened: str, segment_bytes: int,
 ) -> Writer:  # fmt: skip
-    """Open the epoch for records after `step` of epoch `parent` (None: a new history); `found` is what the log holds."""
+    """Open the epoch for records after `step` of epoch `parent` (None: a new history); `found`: what the log holds."""
     ends = {(entry.epoch, entry.sequence): scanned for entry, scanned in found}
 
     def settled(manifest: Manifest) -> Manifest:
@@ -33,6 +34,9 @@ def begin(
             manifest, state="open", acknowledged=acknowledged, terms=terms, segments=segments
         )
 
+    for entry, scanned in found:
+        if entry.nbytes is None and scanned.records:  # perhaps read from the cache: durable before it is built on
+            disk.sync_file(names.segment(book.manifest.writer, entry.epoch, entry.sequence))
     book.change(settled)
     lease.sweep(disk, book)
     writer = Writer(disk, book, after_step=step, chain=chain, segment_bytes=segment_bytes)

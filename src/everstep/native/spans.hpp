@@ -33,15 +33,15 @@ inline std::vector<Span> cut(const std::vector<std::int64_t>& counts, std::int64
 // Below this many bytes, waking threads costs more than they save.
 inline constexpr std::int64_t serial_bytes_max = 256 << 10;
 
-// A forked child inherits libgomp's pool but not its threads, and its first parallel region would wait for them forever.
+// A forked child inherits libgomp's pool but not its threads; its first parallel region would wait for them forever.
 inline const pid_t home_process = getpid();
 
 // Calls apply(index of span) for each.
-
 template <class Apply>
 void for_each_span(const std::vector<Span>& spans, std::int64_t total_bytes, int threads, Apply&& apply) {
     const std::int64_t n = static_cast<std::int64_t>(spans.size());
-    [[maybe_unused]] const bool parallel = threads > 1 && n > 1 && total_bytes >= serial_bytes_max && getpid() == home_process;
+    const bool worth = threads > 1 && n > 1 && total_bytes >= serial_bytes_max;
+    [[maybe_unused]] const bool parallel = worth && getpid() == home_process;
 #pragma omp parallel for schedule(dynamic) num_threads(threads) if (parallel)
     for (std::int64_t i = 0; i < n; ++i) apply(static_cast<std::size_t>(i));
 }

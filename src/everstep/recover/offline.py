@@ -9,6 +9,7 @@ import torch
 from everstep.capture.roster import Roster
 from everstep.capture.snapshot import optimizer_tensors
 from everstep.codec import tree
+from everstep.errors import Damaged
 from everstep.recover import recover as recovery
 from everstep.recover.choose import Route
 from everstep.recover.ledger import Item, Ledger
@@ -28,7 +29,15 @@ class Found:
 
 
 def restore(disk: Disk, rank: int, routes: list[Route]) -> Found:
-    """The whole state at the routes' step, by name."""
+    """The whole state at the routes' step, by name; Damaged when what the files say cannot be put together."""
+    try:
+        return _restore(disk, rank, routes)
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as bad:
+        # No code of the user's runs here, so whatever torch or a lookup refuses was said by a file.
+        raise Damaged(f"step {routes[0].step}: its files do not fit together ({type(bad).__name__}: {bad}).") from bad
+
+
+def _restore(disk: Disk, rank: int, routes: list[Route]) -> Found:
     began = time.perf_counter()
     built: list[tuple[Roster, dict[str, torch.Tensor]]] = []
 

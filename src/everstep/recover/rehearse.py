@@ -11,7 +11,7 @@ import torch
 from everstep.capture.digests import digest
 from everstep.capture.roster import Roster
 from everstep.capture.snapshot import optimizer_tensors
-from everstep.errors import CannotReplay, Damaged, ReplayDiffers
+from everstep.errors import CannotReplay, EverstepError, ReplayDiffers
 from everstep.log.reader import Located
 from everstep.recover import load
 from everstep.recover.inventory import Inventory
@@ -31,7 +31,7 @@ SHOWN = 3
 class Leg:
     """From a base to the next, or to the end. Of `natively` and `by_torch`, None says that every digest was met."""
 
-    epoch: int | None
+    epoch: int
     base: int
     last: int
     records: int
@@ -79,7 +79,7 @@ def rehearse(
     rank = inventory.manifest.writer
     for entry, last, following in found:
         records = [inventory.records[step] for step in range(entry.step + 1, last + 1)]
-        leg = Leg(inventory.epoch, entry.step, last, len(records), following is not None)
+        leg = Leg(entry.epoch, entry.step, last, len(records), following is not None)
         try:
             index, tensors = load.load(disk, rank, entry)
             wanted = None if following is None else load.load(disk, rank, following)[0]
@@ -87,8 +87,8 @@ def rehearse(
             second = _replay(disk, index, tensors, records, wanted, done, native=False)
         except CannotReplay as other:
             leg.skipped = str(other)
-        except Damaged as damaged:
-            leg.skipped = f"damaged: {damaged}"
+        except EverstepError as damaged:
+            leg.skipped = f"cannot be read: {damaged}"
         except (RuntimeError, AssertionError, TypeError, ValueError, NotImplementedError) as refused:
             leg.skipped = f"torch's optimizer cannot be run here: {type(refused).__name__}: {refused}"
         else:
@@ -128,7 +128,7 @@ def _digests(roster: Roster, folded: Folded) -> dict[str, str]:
     """Of everything that a base must hold bit for bit: parameters, optimizer state, buffers."""
     held = {f"model/{name}": parameter.detach() for name, parameter in roster.parameters.items()}
     held |= optimizer_tensors(roster)
-    for name, (_, blobs, _) in folded.items():
+    for name, (item, blobs, _) in folded.items():
         if name.startswith("buffer/"):
-            held[f"context/{name}"] = blobs[f"context/{name}"]
+            held[item["v"]] = blobs[item["v"]]  # a buffer is one tensor; base and record name it alike
     return {name: printed(pair) for name, pair in zip(held, digest(list(held.values())), strict=True)}

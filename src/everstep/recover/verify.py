@@ -3,24 +3,19 @@
 A torn tail is what a crash leaves and no damage: nothing in it was acknowledged. It is reported.
 """
 
-import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from everstep import native
 from everstep.codec import body
 from everstep.errors import Damaged, StepNotHeld
 from everstep.log import reader
 from everstep.log.reader import Scanned
 from everstep.recover import choose
 from everstep.recover.inventory import Inventory, survey
+from everstep.recover.sound import base_faults
 from everstep.store import base, names, prune
-from everstep.store.disk import Disk, Source
+from everstep.store.disk import Disk
 from everstep.store.manifest import BaseEntry, Manifest, Segment, load_newest
-from everstep.types import DTYPE_BYTES, combine, printed
-
-CHUNK_BYTES = 32 << 20
-"""Read and digested at once: a multiple of every element's width, so that memory stays small however large a tensor."""
 
 Tick = Callable[[int, int], None]
 """Called with bytes done and bytes in all."""
@@ -77,48 +72,6 @@ def verify(disk: Disk, url: str, *, rank: int = 0, tick: Tick = lambda _done, _t
     return report
 
 
-def base_faults(disk: Disk, rank: int, entry: BaseEntry, done: Callable[[int], None] = lambda _n: None) -> list[str]:
-    """Everything that is wrong with a base; empty when each of its bytes is what was written."""
-    path = names.tensors(rank, entry.step, entry.epoch)
-    try:
-        index = base.load(disk, rank, entry)
-        source = disk.source(path)
-    except Damaged as damaged:
-        return [str(damaged)]
-    except OSError as gone:
-        return [f"base {names.short(path)}: cannot be read ({gone})."]
-    try:
-        return [
-            f"base {names.short(path)}: tensor {stored.tensor.name!r} fails its digest."
-            for stored in index.tensors
-            if digest(source, index.header_bytes + stored.offset, stored, done) != stored.digest
-        ] + _index_faults(index, path)
-    except (OSError, EOFError) as bad:
-        return [f"base {names.short(path)}: cannot be read ({bad})."]
-    finally:
-        source.close()
-
-
-def digest(source: Source, offset: int, stored: base.Stored, done: Callable[[int], None]) -> str:
-    """The digest of a tensor in a file, chunk by chunk: digests of parts add up."""
-    width, low, high = DTYPE_BYTES[stored.tensor.dtype], 0, 0
-    memory = bytearray(min(CHUNK_BYTES, stored.tensor.nbytes))
-    where = ctypes.addressof(ctypes.c_char.from_buffer(memory)) if memory else 0
-    for at in range(0, stored.tensor.nbytes, CHUNK_BYTES):
-        count = min(CHUNK_BYTES, stored.tensor.nbytes - at)
-        source.read_into(offset + at, memoryview(memory)[:count])
-        ((one, two),) = native.digest([where], [count // width], [width], [at // width], native.threads_max())
-        low, high = (low + one) % (1 << 64), (high + two) % (1 << 64)
-        done(count)
-    return printed((low, high))
-
-
-def _index_faults(index: base.Index, path: str) -> list[str]:
-    pairs = [(s.tensor.name, (int(s.digest[:16], 16), int(s.digest[16:], 16))) for s in index.tensors]
-    same = combine(pair for pair in pairs if pair[0].startswith("model/")) == index.content.parameters
-    return [] if same else [f"base {names.short(path)}: its tensors do not add up to its digest of parameters."]
-
-
 def _branches(disk: Disk, url: str, rank: int) -> list[Branch]:
     """The current branch, then the older ones. Between them they hold every segment that the manifest names."""
     first = survey(disk, url, rank=rank)
@@ -164,8 +117,9 @@ class _Proof:
             elif entry.nbytes is None and scanned.tail_bytes:
                 last = scanned.records[-1].step if scanned.records else entry.after_step
                 self._report.notes.append(
-                    f"segment {names.short(path)}: {scanned.tail_bytes} bytes after step {last} are not a whole record. A crash "
-                    "tore them, or they are being written. Nothing in them was acknowledged; this is not damage."
+                    f"segment {names.short(path)}: {scanned.tail_bytes} bytes after step {last} are not a whole "
+                    "record. A crash tore them, or they are being written. Nothing in them was acknowledged; this is "
+                    "not damage."
                 )
             if scanned.records:
                 self._bodies(path, entry, scanned)

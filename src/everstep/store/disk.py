@@ -44,6 +44,7 @@ class Disk(Protocol):
     def write(self, handle: int, pieces: Sequence[Bytes]) -> None: ...
     def mark(self, handle: int, data: bytes) -> None: ...
     def sync(self, handle: int) -> None: ...
+    def sync_file(self, path: str) -> None: ...
     def close(self, handle: int) -> None: ...
     def rename(self, path: str, target: str) -> None: ...
     def link(self, path: str, target: str) -> None: ...
@@ -138,6 +139,15 @@ class LocalDisk:
 
     def sync(self, handle: int) -> None:
         os.fdatasync(handle)
+
+    def sync_file(self, path: str) -> None:
+        """Make a file's bytes durable, whoever wrote them: a killed writer's bytes may be in the page cache only."""
+        parent, name = self._at(path)
+        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=parent)
+        try:
+            os.fdatasync(descriptor)
+        finally:
+            os.close(descriptor)
 
     def close(self, handle: int) -> None:
         os.close(handle)

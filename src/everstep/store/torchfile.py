@@ -8,7 +8,8 @@ A zip archive, nothing compressed, every member 64-byte aligned so that it can b
     archive/version             "3"
     archive/everstep.json       what we add; torch passes it over
 
-Writing opcodes runs nothing and reads nothing; torch's own reader admits only what is used here. Pure: bytes in, bytes out.
+Writing opcodes runs nothing and reads nothing; torch's own reader admits only what is used here. Pure: bytes in and
+out.
 """
 
 import struct
@@ -18,9 +19,9 @@ from collections.abc import Iterator, Sequence
 from everstep.types import ALIGN, DTYPE_BYTES, Bytes, Tensor
 
 STORAGES = {
-    "F64": "DoubleStorage", "F32": "FloatStorage", "F16": "HalfStorage", "BF16": "BFloat16Storage", "I64": "LongStorage",
-    "I32": "IntStorage", "I16": "ShortStorage", "I8": "CharStorage", "U8": "ByteStorage", "BOOL": "BoolStorage",
-    "C64": "ComplexFloatStorage", "C128": "ComplexDoubleStorage",
+    "F64": "DoubleStorage", "F32": "FloatStorage", "F16": "HalfStorage", "BF16": "BFloat16Storage",
+    "I64": "LongStorage", "I32": "IntStorage", "I16": "ShortStorage", "I8": "CharStorage", "U8": "ByteStorage",
+    "BOOL": "BoolStorage", "C64": "ComplexFloatStorage", "C128": "ComplexDoubleStorage",
 }  # fmt: skip
 NEWER = {"U64": "uint64", "U32": "uint32", "U16": "uint16", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2"}
 """Element types that never had a storage class of their own; torch names the type instead."""
@@ -117,8 +118,8 @@ def _central(path: bytes, checksum: int, length: int, offset: int) -> bytes:
     extra = struct.pack("<2H", 1, len(wide + far)) + wide + far if wide or far else b""
     size = WIDE if wide else length
     return CENTRAL.pack(
-        b"PK\1\2", VERSION, VERSION, 0x0800, 0, MIDNIGHT, FIRST_DAY, checksum, size, size, len(path), len(extra), 0, 0, 0, 0,
-        WIDE if far else offset,
+        b"PK\1\2", VERSION, VERSION, 0x0800, 0, MIDNIGHT, FIRST_DAY, checksum, size, size, len(path), len(extra),
+        0, 0, 0, 0, WIDE if far else offset,
     ) + path + extra  # fmt: skip
 
 

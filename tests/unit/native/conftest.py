@@ -1,8 +1,18 @@
 from collections.abc import Iterator
 
 import pytest
+import torch
 
 from everstep.native import _kernels
+
+
+@pytest.fixture(autouse=True)
+def one_torch_thread() -> Iterator[None]:
+    """torch's fused kernels open a parallel region per tensor, however small: minutes on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(params=["generic", "avx2", "avx512"])

@@ -1,0 +1,1 @@
+from tests.hostile.tiny import runs  # noqa: F401 a fixture
