@@ -1,6 +1,6 @@
 """What a commit costs: the same loop with and without everstep, taking turns in one process.
 
-    python examples/cost.py runs/cost
+python examples/cost.py runs/cost
 """
 
 import statistics

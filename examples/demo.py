@@ -80,7 +80,14 @@ def killed(run: Path, steps: int, kills: int, chance: random.Random, progress: P
 
 
 def life(
-    run: Path, steps: int, marks: list[int], done: int, story: Story, chance: random.Random, progress: Progress, bar: TaskID
+    run: Path,
+    steps: int,
+    marks: list[int],
+    done: int,
+    story: Story,
+    chance: random.Random,
+    progress: Progress,
+    bar: TaskID,
 ) -> int:
     """One process, from start to end or to its death. Returns the last step it said it had committed."""
     child = start(steps, run)

@@ -34,7 +34,9 @@ class Block(nn.Module):
         self.attention = nn.Linear(width, 3 * width)
         self.project = nn.Linear(width, width)
         self.before_mlp = nn.LayerNorm(width)
-        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width), nn.Dropout(dropout))
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width), nn.Dropout(dropout)
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         batch, length, width = x.shape
@@ -48,7 +50,9 @@ class Block(nn.Module):
 class SmallGPT(nn.Module):
     """Tied input and output embeddings, learned positions, dropout."""
 
-    def __init__(self, width: int = 128, layers: int = 4, heads: int = 4, length: int = 128, dropout: float = 0.1) -> None:
+    def __init__(
+        self, width: int = 128, layers: int = 4, heads: int = 4, length: int = 128, dropout: float = 0.1
+    ) -> None:
         super().__init__()
         self.tokens = nn.Embedding(256, width)
         self.positions = nn.Embedding(length, width)

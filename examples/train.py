@@ -1,6 +1,6 @@
 """The training loop of the demo. With a directory it uses everstep, without one it does not; nothing else differs.
 
-    python examples/train.py --steps 120 --run runs/demo
+python examples/train.py --steps 120 --run runs/demo
 """
 
 import argparse

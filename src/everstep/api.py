@@ -235,7 +235,7 @@ class Run:
         book, step = self._lease.book, self._step
         last = inventory.records.get(step)
         writer = term.begin(
-            self._disk, book, inventory.segments, parent=inventory.epoch if routes else None, step=step,
+            self._disk, book, inventory.manifest, inventory.segments, parent=inventory.epoch if routes else None, step=step,
             chain=last.frame.chain if last is not None else 0, opened=_now(),
             segment_bytes=self._settings.segment_bytes,
         )  # fmt: skip

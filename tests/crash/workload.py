@@ -144,7 +144,7 @@ class Session:
 
 
 def begin(disk: Any, book: Book, inventory: Any, **options: Any) -> Any:
-    return term.begin(disk, book, inventory.segments, **options)
+    return term.begin(disk, book, inventory.manifest, inventory.segments, **options)
 
 
 def start_without_threads(keeper: Keeper, step: int, *, based: bool) -> None:

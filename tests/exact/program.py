@@ -125,9 +125,15 @@ def build(optimizer: str, feature: str, seed: int = 5) -> Program:
         model = model.bfloat16()
     make = OPTIMIZERS[optimizer]
     if feature == "two optimizers":
-        optimizers = {"body": make([model.first.weight, model.second.weight]), "head": SGD(model.head.parameters(), lr=0.1)}
+        optimizers = {
+            "body": make([model.first.weight, model.second.weight]),
+            "head": SGD(model.head.parameters(), lr=0.1),
+        }
     elif feature == "two groups":
-        groups = [{"params": [model.first.weight, model.second.weight]}, {"params": model.head.parameters(), "lr": 0.003}]
+        groups = [
+            {"params": [model.first.weight, model.second.weight]},
+            {"params": model.head.parameters(), "lr": 0.003},
+        ]
         optimizers = {"main": make(groups)}
     else:
         optimizers = {"main": make([p for p in model.parameters() if p.requires_grad])}
@@ -154,6 +160,8 @@ def fingerprint(program: Program) -> dict[str, bytes]:
         held = getattr(program, name)
         found[name] = repr(held.state_dict()) if held is not None else ""
     return {
-        name: value.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() if isinstance(value, torch.Tensor) else repr(value).encode()
+        name: value.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        if isinstance(value, torch.Tensor)
+        else repr(value).encode()
         for name, value in found.items()
     }

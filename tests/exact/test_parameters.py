@@ -44,7 +44,9 @@ def bits(model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
     for name, p in model.named_parameters():
         found[name] = (p.dtype, p.shape, p.stride(), raw(p))
         for key, value in optimizer.state.get(p, {}).items():
-            found[f"{name}/{key}"] = (value.dtype, value.stride(), raw(value)) if isinstance(value, torch.Tensor) else value
+            found[f"{name}/{key}"] = (
+                (value.dtype, value.stride(), raw(value)) if isinstance(value, torch.Tensor) else value
+            )
     return found
 
 

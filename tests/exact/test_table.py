@@ -18,7 +18,9 @@ def uninterrupted(optimizer: str, feature: str) -> tuple[dict[str, bytes], list[
     return fingerprint(program), program.seen
 
 
-def trained(path: Path, optimizer: str, feature: str, until: int, settings: everstep.Settings) -> tuple[Program, everstep.Run]:
+def trained(
+    path: Path, optimizer: str, feature: str, until: int, settings: everstep.Settings
+) -> tuple[Program, everstep.Run]:
     program = build(optimizer, feature)
     chosen = program.optimizers if len(program.optimizers) > 1 else program.optimizers["main"]
     run = everstep.open(path, model=program.model, optimizer=chosen, state=program.state, settings=settings)
@@ -34,7 +36,13 @@ def trained(path: Path, optimizer: str, feature: str, until: int, settings: ever
 def test_a_resumed_run_equals_an_uninterrupted_one(optimizer: str, feature: str, tmp_path: Path) -> None:
     settings = everstep.Settings(digest_every=4, base_log_bytes_max=9000 if feature in ("clip", "frozen") else None)
     seen: list[list[int]] = []
-    for until in (1, 4, 5, 9, STEPS):  # 4 follows a step that the scaler skipped, 9 lies in the second pass over the data
+    for until in (
+        1,
+        4,
+        5,
+        9,
+        STEPS,
+    ):  # 4 follows a step that the scaler skipped, 9 lies in the second pass over the data
         program, run = trained(tmp_path / "run", optimizer, feature, until, settings)
         seen += program.seen
         run.close()

@@ -13,11 +13,17 @@ from tests.exact.program import STEPS, Program, build, fingerprint
 
 def opened(path: Path, program: Program, **settings: Any) -> everstep.Run:
     return everstep.open(
-        path, model=program.model, optimizer=program.optimizers["main"], state=program.state, settings=everstep.Settings(**settings)
+        path,
+        model=program.model,
+        optimizer=program.optimizers["main"],
+        state=program.state,
+        settings=everstep.Settings(**settings),
     )
 
 
-def history(path: Path, optimizer: str, steps: int = STEPS, **settings: Any) -> dict[int, tuple[dict[str, bytes], dict[str, torch.Tensor]]]:
+def history(
+    path: Path, optimizer: str, steps: int = STEPS, **settings: Any
+) -> dict[int, tuple[dict[str, bytes], dict[str, torch.Tensor]]]:
     """Train and remember the state after every step."""
     program, found = build(optimizer, "scheduler"), {}
     with opened(path, program, **settings) as run:
@@ -38,7 +44,12 @@ def test_restore_gives_every_step_without_a_model(optimizer: str, tmp_path: Path
         for name, parameter in parameters.items():
             assert torch.equal(restored.tensors[f"model/{name}"], parameter)
     assert "state/scheduler" in restored.context
-    assert restored.context["optimizers"]["main"][0]["params"] == ["first.weight", "second.weight", "head.weight", "head.bias"]
+    assert restored.context["optimizers"]["main"][0]["params"] == [
+        "first.weight",
+        "second.weight",
+        "head.weight",
+        "head.bias",
+    ]
 
 
 @pytest.mark.parametrize("step", [1, 6, STEPS])
@@ -68,7 +79,9 @@ def test_the_old_branch_stays_until_it_is_pruned(tmp_path: Path) -> None:
     assert not torch.equal(newest.tensors["model/head.weight"], expected[9][1]["head.weight"])
     old = everstep.restore(f"{tmp_path}/run#1", 9)
     assert torch.equal(old.tensors["model/head.weight"], expected[9][1]["head.weight"])
-    assert torch.equal(everstep.restore(tmp_path / "run", 4).tensors["model/head.weight"], expected[4][1]["head.weight"])
+    assert torch.equal(
+        everstep.restore(tmp_path / "run", 4).tensors["model/head.weight"], expected[4][1]["head.weight"]
+    )
 
 
 def test_a_step_the_run_does_not_hold_is_named_with_those_it_does(tmp_path: Path) -> None:

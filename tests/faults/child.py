@@ -1,6 +1,6 @@
 """A training process for tests that end it from outside. Says what it does, one word per line.
 
-    python -m tests.faults.child RUN STEPS [workers | sigint | fork]
+python -m tests.faults.child RUN STEPS [workers | sigint | fork]
 """
 
 import os

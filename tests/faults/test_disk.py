@@ -26,7 +26,11 @@ def resumed(path: Path, width: int = 8) -> tuple[int, list[bytes]]:
 @pytest.mark.parametrize("call", ["write", "sync", "create"])
 def test_a_full_disk_delays_acknowledgement_until_space_returns(call: str, tmp_path: Path, around: Around) -> None:
     full = threading.Event()
-    around(lambda disk: FailingDisk(disk, lambda at, path: errno.ENOSPC if full.is_set() and at == call and "w000" in path else None))
+    around(
+        lambda disk: FailingDisk(
+            disk, lambda at, path: errno.ENOSPC if full.is_set() and at == call and "w000" in path else None
+        )
+    )
     program = Small()
     with program.open(tmp_path / "run", settings=everstep.Settings(segment_bytes=3000)) as run:
         run.resume()
@@ -50,7 +54,11 @@ def test_a_full_disk_delays_acknowledgement_until_space_returns(call: str, tmp_p
 def test_a_failed_sync_is_never_repeated_on_the_same_file(tmp_path: Path, around: Around) -> None:
     """Linux marks failed pages clean: a second fsync would report a success that did not happen."""
     failures = iter([None, None, None, errno.EIO])
-    made = around(lambda disk: FailingDisk(disk, lambda at, path: next(failures, None) if at == "sync" and ".seg" in path else None))
+    made = around(
+        lambda disk: FailingDisk(
+            disk, lambda at, path: next(failures, None) if at == "sync" and ".seg" in path else None
+        )
+    )
     program = Small()
     with program.open(tmp_path / "run") as run:
         run.resume()
@@ -96,7 +104,11 @@ def test_a_stalled_disk_costs_a_bounded_wait_and_then_a_visible_gap(tmp_path: Pa
 
 def test_a_base_that_cannot_be_written_does_not_hold_up_the_log(tmp_path: Path, around: Around) -> None:
     full = threading.Event()
-    around(lambda disk: FailingDisk(disk, lambda at, path: errno.ENOSPC if full.is_set() and at == "write" and "/b" in path else None))
+    around(
+        lambda disk: FailingDisk(
+            disk, lambda at, path: errno.ENOSPC if full.is_set() and at == "write" and "/b" in path else None
+        )
+    )
     program = Small()
     with program.open(tmp_path / "run", settings=everstep.Settings(base_log_bytes_max=8000)) as run:
         run.resume()
@@ -126,7 +138,9 @@ def test_a_directory_that_cannot_be_written_is_refused_at_once(tmp_path: Path, s
             small().open(tmp_path / "locked")
 
 
-def test_a_read_only_file_system_is_refused_at_once(tmp_path: Path, small: Callable[..., Small], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_only_file_system_is_refused_at_once(
+    tmp_path: Path, small: Callable[..., Small], monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = os.statvfs(tmp_path)
 
     class ReadOnly:

@@ -37,7 +37,10 @@ def edit_moments(program: Small) -> None:
     next(iter(program.optimizer.state.values()))["exp_avg_sq"].add_(1e-3)
 
 
-EDITS = {edit.__name__: edit for edit in (edit_weights, edit_through_data, load_weights, edit_through_numpy, load_optimizer, edit_moments)}
+EDITS = {
+    edit.__name__: edit
+    for edit in (edit_weights, edit_through_data, load_weights, edit_through_numpy, load_optimizer, edit_moments)
+}
 
 
 @pytest.mark.parametrize("when", ["before commit", "after commit", "before the step"])

@@ -16,7 +16,9 @@ import pytest
 @contextmanager
 def child(run: Path, steps: int, how: str = "") -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-m", "tests.faults.child", str(run), str(steps), how]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
+    )
     try:
         yield process
     finally:

@@ -127,7 +127,9 @@ def test_a_run_of_another_model_is_refused_with_every_difference(tmp_path: Path,
                  "buffer '3.running_mean': only in the program", "torch.optim.adamw.AdamW in the run, torch.optim.sgd.SGD", "state 'lr': only in the run"):  # fmt: skip
         assert part in text
     assert len(refused.value.items) >= 8
-    assert all(torch.equal(one, two) for one, two in zip(before, other.parameters(), strict=True)), "nothing was changed"
+    assert all(torch.equal(one, two) for one, two in zip(before, other.parameters(), strict=True)), (
+        "nothing was changed"
+    )
 
 
 def test_unmatched_items_are_kept_when_the_settings_say_so(tmp_path: Path, small: Make) -> None:
@@ -140,7 +142,9 @@ def test_unmatched_items_are_kept_when_the_settings_say_so(tmp_path: Path, small
     larger = nn.Sequential(*program.model, nn.Linear(2, 2))
     fresh = larger[3].weight.detach().clone()
     optimizer = torch.optim.AdamW(larger.parameters(), lr=0.01)
-    with everstep.open(tmp_path / "run", model=larger, optimizer=optimizer, settings=everstep.Settings(unmatched="keep")) as run:
+    with everstep.open(
+        tmp_path / "run", model=larger, optimizer=optimizer, settings=everstep.Settings(unmatched="keep")
+    ) as run:
         assert run.resume() == 1
         assert torch.equal(larger[3].weight, fresh)
         assert run.ledger is not None
@@ -184,7 +188,11 @@ def test_a_writer_that_was_fenced_off_never_acknowledges_again(tmp_path: Path, s
 
 @pytest.mark.parametrize(
     ("path", "error", "text"),
-    [("nowhere", NotARun, "no such directory"), ("file", NotARun, "this is a file"), ("empty", NotARun, "holds no run")],
+    [
+        ("nowhere", NotARun, "no such directory"),
+        ("file", NotARun, "this is a file"),
+        ("empty", NotARun, "holds no run"),
+    ],
 )
 def test_a_path_that_holds_no_run_is_named(path: str, error: type[Exception], text: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
@@ -226,7 +234,9 @@ def test_a_parameter_that_is_in_no_module_is_named(tmp_path: Path) -> None:
         everstep.open(tmp_path / "run", model=model, optimizer=torch.optim.SGD([*model.parameters(), stray], lr=0.1))
 
 
-def test_a_clock_that_goes_backwards_changes_nothing(tmp_path: Path, small: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_that_goes_backwards_changes_nothing(
+    tmp_path: Path, small: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     now = iter(range(10**9, 0, -3600))
     monkeypatch.setattr(time, "time", lambda: float(next(now)))
     monkeypatch.setattr(time, "perf_counter", lambda: float(next(now)))

@@ -8,7 +8,7 @@ import xxhash
 
 from everstep.codec import body
 from everstep.log import frame
-from everstep.store import base, document, names
+from everstep.store import document, names
 from everstep.store.manifest import BaseEntry, Manifest
 from tests.hostile.tiny import Files, W
 
@@ -91,16 +91,3 @@ def with_base(files: Files, step: int, epoch: int, change: Callable[[dict[str, A
 
 def entry_of(files: Files, step: int) -> BaseEntry:
     return next(entry for entry in manifest_of(files)[1].bases if entry.step == step)
-
-
-__all__ = [
-    "base",
-    "body_bytes",
-    "entry_of",
-    "envelope",
-    "manifest_of",
-    "redocument",
-    "with_base",
-    "with_manifest",
-    "with_records",
-]

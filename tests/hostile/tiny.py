@@ -2,7 +2,6 @@
 
 import hashlib
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -131,9 +130,9 @@ def seed_of(text: str) -> int:
 
 
 @pytest.fixture(scope="session")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Files, Files]]:
+def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Files, Files]:
     """A closed run of two epochs, and the same run as a crash would have left it."""
     where = tmp_path_factory.mktemp("tiny")
     train(where / "run", 5)
     train(where / "run", 4, crash=where / "crashed")
-    yield files_of(where / "run"), files_of(where / "crashed")
+    return files_of(where / "run"), files_of(where / "crashed")

@@ -62,7 +62,7 @@ class Context:
 
     def changed(self) -> dict[str, Encoded]:
         """The items that differ from what was said last."""
-        found: dict[str, Encoded] = {}
+        found = self._moved_generators()
         for name, value in self._values():
             encoded = encode(f"context/{name}", value)
             mark = (msgspec.json.encode(encoded.tree), [data for _, data in encoded.blobs])
@@ -77,12 +77,18 @@ class Context:
         self._known.clear()
 
     def _values(self) -> Iterator[tuple[str, Any]]:
-        for name, state in rng.take().items():
-            yield f"rng/{name}", state
         for name, module in self._roster.extra().items():
             yield f"extra/{name}", module.get_extra_state()
         for key, item in self._state.items():
             yield f"state/{key}", item.state_dict()
+
+    def _moved_generators(self) -> dict[str, Encoded]:
+        found: dict[str, Encoded] = {}
+        for name, state in rng.take().items():
+            if not rng.same(name, self._known.get(f"rng/{name}"), state):
+                self._known[f"rng/{name}"] = state
+                found[f"rng/{name}"] = encode(f"context/rng/{name}", rng.packed(name, state))
+        return found
 
     def _changed_buffers(self) -> dict[str, Encoded]:
         """Buffers are compared by digest: they may be large, and most never change."""

@@ -10,6 +10,28 @@ from everstep.native import reference
 from everstep.types import Pair
 
 
+class Watch:
+    """Digests the same tensors again and again; how they lie is looked at anew only when one has moved."""
+
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        self._tensors = list(tensors)
+        self._pointers: list[int] = []
+        self._counts: list[int] = []
+        self._widths: list[int] = []
+        self._plain = False
+
+    def digest(self) -> list[Pair]:
+        pointers = [tensor.data_ptr() for tensor in self._tensors]
+        if pointers != self._pointers or not all(tensor.is_contiguous() for tensor in self._tensors):
+            self._pointers = pointers
+            self._plain = all(plain(tensor) for tensor in self._tensors)
+            self._counts = [tensor.numel() for tensor in self._tensors]
+            self._widths = [tensor.element_size() for tensor in self._tensors]
+        if not self._plain:
+            return digest(self._tensors)
+        return native.digest(pointers, self._counts, self._widths, [0] * len(pointers), torch.get_num_threads())
+
+
 def digest(tensors: Sequence[torch.Tensor], *, threads: int | None = None) -> list[Pair]:
     """Of each tensor, the sum of its mixed (logical index, bits); it does not depend on strides or device."""
     held = [on_host(tensor) if tensor.device.type == "cpu" else tensor for tensor in tensors]

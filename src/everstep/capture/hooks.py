@@ -14,7 +14,7 @@ import torch
 
 from everstep.capture import rng
 from everstep.capture.context import encode
-from everstep.capture.digests import digest
+from everstep.capture.digests import Watch
 from everstep.capture.roster import Roster
 from everstep.capture.slots import Slot, Slots, copy_in, offsets
 from everstep.capture.tensors import describe
@@ -44,6 +44,7 @@ class Hooks:
         self._roster = roster
         self._slots = slots
         self._admit = admit
+        self._watch = Watch(list(roster.parameters.values()))
         self._names = roster.name_of()
         self._shape = roster.shape()
         self._hyper: dict[str, bytes] = {}
@@ -83,6 +84,7 @@ class Hooks:
     def rename(self, roster: Roster) -> None:
         """Go on with another roster: parameters were added or replaced."""
         self._roster, self._names, self._shape = roster, roster.name_of(), roster.shape()
+        self._watch = Watch(list(roster.parameters.values()))
         self._layouts.clear()
         self._look()
 
@@ -109,7 +111,7 @@ class Hooks:
             return
         if self._roster.shape() != self._shape:
             self._break("the param groups changed")
-        elif digest(list(self._roster.parameters.values())) != self.digests:
+        elif self._watch.digest() != self.digests:
             self._break("parameters were changed outside the optimizer")
         elif self._states != self._marks():
             self._break("optimizer state was changed outside the optimizer")
@@ -137,8 +139,9 @@ class Hooks:
         taken, self._open = self._open, None
         if taken is None:
             return
-        if not rng.same(taken.rng, rng.take()):
-            encoded = encode(f"rng/{len(self.updates)}", taken.rng)
+        now = rng.take()
+        if not all(rng.same(name, state, now.get(name)) for name, state in taken.rng.items()):
+            encoded = encode(f"rng/{len(self.updates)}", {name: rng.packed(name, s) for name, s in taken.rng.items()})
             taken.update = msgspec.structs.replace(taken.update, rng=encoded.tree)
             taken.blobs += [blob for blob, _ in encoded.blobs]
             taken.pieces += aligned(encoded.blobs)
@@ -196,7 +199,7 @@ class Hooks:
         return encoded.tree, list(encoded.blobs)
 
     def _look(self) -> None:
-        self.digests = digest(list(self._roster.parameters.values()))
+        self.digests = self._watch.digest()
         self._states = self._marks()
 
     def _marks(self) -> dict[str, list[Any]]:

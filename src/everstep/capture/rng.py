@@ -1,4 +1,4 @@
-"""The states of every random generator training may use, as plain values."""
+"""The states of every random generator training may use."""
 
 import random
 import struct
@@ -7,18 +7,15 @@ from typing import Any
 
 import torch
 
-from everstep.errors import Damaged
-
 PYTHON = struct.Struct("<625I")
 
+States = dict[str, Any]
+"""Per generator its state as its library gives it; `packed` makes it a value that can be recorded."""
 
-def take() -> dict[str, Any]:
+
+def take() -> States:
     """All generators as they are now. numpy's only if it is loaded, a CUDA device's only if CUDA is in use."""
-    version, words, gauss = random.getstate()
-    states: dict[str, Any] = {
-        "python": [version, PYTHON.pack(*words), gauss],
-        "torch": torch.get_rng_state(),
-    }
+    states: States = {"python": random.getstate(), "torch": torch.get_rng_state()}
     if (numpy := sys.modules.get("numpy")) is not None:
         states["numpy"] = numpy.random.get_state(legacy=False)
     if cuda_in_use():
@@ -31,8 +28,13 @@ def cuda_in_use() -> bool:
     return torch.cuda.is_available() and bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
 
 
-def put(states: dict[str, Any]) -> list[str]:
-    """Set the generators; returns the names of those this machine does not have."""
+def packed(name: str, state: Any) -> Any:
+    """A state as a value that can be recorded: Python's 625 words become bytes."""
+    return [state[0], PYTHON.pack(*state[1]), state[2]] if name == "python" else state
+
+
+def put(states: States) -> list[str]:
+    """Set the generators from packed states; returns the names of those this machine does not have."""
     missing = []
     for name, state in states.items():
         if name == "python":
@@ -42,9 +44,6 @@ def put(states: dict[str, Any]) -> list[str]:
         elif name == "numpy":
             import numpy
 
-            words = state["state"]
-            if state["bit_generator"] == "MT19937" and not (words["key"].shape == (624,) and 0 <= words["pos"] <= 624):
-                raise Damaged("the recorded state of numpy's generator cannot be right.")  # numpy would read beyond it
             numpy.random.set_state(state)
         elif name.startswith("cuda:") and torch.cuda.is_available() and int(name[5:]) < torch.cuda.device_count():
             torch.cuda.set_rng_state(state, int(name[5:]))
@@ -53,13 +52,14 @@ def put(states: dict[str, Any]) -> list[str]:
     return missing
 
 
-def same(left: dict[str, Any], right: dict[str, Any]) -> bool:
-    """Whether no generator moved."""
-    if left.keys() != right.keys() or left["python"] != right["python"]:
-        return False
-    if any(not torch.equal(left[name], right[name]) for name in left if name not in ("python", "numpy")):
-        return False
-    if "numpy" not in left:
-        return True
-    one, two = left["numpy"], right["numpy"]
-    return one["state"]["pos"] == two["state"]["pos"] and bool((one["state"]["key"] == two["state"]["key"]).all())
+def same(name: str, one: Any, two: Any) -> bool:
+    """Whether a generator did not move between two states."""
+    if one is None or two is None:
+        return one is two
+    if name == "python":
+        return bool(one == two)
+    if name != "numpy":
+        return torch.equal(one, two)
+    left, right = one["state"], two["state"]
+    moved = left["pos"] != right["pos"] or (one["has_gauss"], one["gauss"]) != (two["has_gauss"], two["gauss"])
+    return not moved and bool((left["key"] == right["key"]).all())

@@ -210,8 +210,9 @@ class Keeper:
 
     def _write_records(self) -> None:
         while batch := self._next_batch():
-            self._persist("log", lambda: self._writer.write([item.record for item in batch], self.acknowledged))
-            if self._shared.closing and self._writer.step < batch[-1].record.step:
+            if not self._persist(
+                "log", lambda: self._writer.write([item.record for item in batch], self.acknowledged)
+            ):
                 return
             self._acknowledge(batch)
 
@@ -227,13 +228,16 @@ class Keeper:
                     break
             return [] if self._stopped() else batch
 
-    def _persist(self, what: str, attempt: Callable[[], None]) -> None:
-        """Try until the disk takes it: a full disk is not the end. Each try begins anew; nothing failed is trusted."""
+    def _persist(self, what: str, attempt: Callable[[], None]) -> bool:
+        """Try until the disk takes it: a full disk is not the end. Each try begins anew; nothing failed is trusted.
+
+        False when the keeper stopped or closes meanwhile: then nothing of it may be acknowledged.
+        """
         for tries in range(1 << 62):
             try:
                 attempt()
                 self._recovered(what)
-                return
+                return True
             except OSError as refused:
                 self._degraded(
                     what,
@@ -242,7 +246,8 @@ class Keeper:
             with self._changed:
                 pause = RETRY_SECONDS[min(tries, len(RETRY_SECONDS) - 1)]
                 if self._changed.wait_for(lambda: self._shared.closing or self._stopped(), pause):
-                    return
+                    return False
+        return False
 
     def _acknowledge(self, batch: list[Item]) -> None:
         with self._changed:
@@ -256,7 +261,8 @@ class Keeper:
 
     def _write_bases(self) -> None:
         while (snapshot := self._next_snapshot()) is not None:
-            self._persist("base", lambda: self._write_base(snapshot))
+            if not self._persist("base", lambda: self._write_base(snapshot)):
+                return
 
     def _next_snapshot(self) -> Snapshot | None:
         with self._changed:

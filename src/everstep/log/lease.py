@@ -1,7 +1,8 @@
 """One writer: an open-file-description lock saves work, a claimed epoch decides.
 
 Taking over is done in two steps. First the next epoch is claimed: from then on the old writer finds out before it
-acknowledges anything. Only then is the log read and cut. So whatever the old writer acknowledged lies before the cut.
+acknowledges anything. Only then are manifest and log read, and cut. So whatever the old writer acknowledged lies before
+the cut.
 """
 
 import contextlib
@@ -96,8 +97,9 @@ def _claim(disk: Disk, run: str, rank: int, opened: str) -> Book:
         else:
             settled = tuple(known for known in old.terms if known.from_step is not None)
             new = msgspec.structs.replace(old, epoch=epoch, state="opening", terms=(*settled, term))
-        if claim_epoch(disk, new):
-            return Book(disk, new)
+        with contextlib.suppress(FileNotFoundError):  # our draft was swept: another was first
+            if claim_epoch(disk, new):
+                return Book(disk, new)
     raise RunInUse(f"writer {rank}: other processes keep taking this run over. Let one of them have it.")
 
 
@@ -118,7 +120,8 @@ def sweep(disk: Disk, book: Book) -> list[str]:
         path, epoch = f"{names.writer(rank)}/{name}", names.epoch_of(name)
         if path not in kept and epoch is not None and epoch <= manifest.epoch:
             book.check()
-            disk.remove(path)
+            with contextlib.suppress(FileNotFoundError):  # an old owner that still runs removed it
+                disk.remove(path)
             gone.append(name)
     if gone:
         disk.sync_dir(names.writer(rank))

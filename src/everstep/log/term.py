@@ -19,13 +19,17 @@ from everstep.store.manifest import Book, Manifest, Segment, Term
 
 
 def begin(
-    disk: Disk, book: Book, found: Sequence[tuple[Segment, Scanned]], *, parent: int | None, step: int, chain: int,
+    disk: Disk, book: Book, read: Manifest, found: Sequence[tuple[Segment, Scanned]], *, parent: int | None, step: int, chain: int,
     opened: str, segment_bytes: int,
 ) -> Writer:  # fmt: skip
-    """Open the epoch for records after `step` of epoch `parent` (None: a new history); `found`: what the log holds."""
+    """Open the epoch for records after `step` of epoch `parent` (None: a new history).
+
+    `read` and `found` are the manifest and log as they were found after the claim; the book's copy is from before it.
+    """
     ends = {(entry.epoch, entry.sequence): scanned for entry, scanned in found}
 
-    def settled(manifest: Manifest) -> Manifest:
+    def settled(claimed: Manifest) -> Manifest:
+        manifest = msgspec.structs.replace(read, epoch=claimed.epoch)
         term = Term(manifest.epoch, parent, step, chain, opened, socket.gethostname(), os.getpid())
         terms = (*(known for known in manifest.terms if known.from_step is not None), term)
         segments = tuple(_sealed(entry, ends.get((entry.epoch, entry.sequence))) for entry in manifest.segments)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from everstep.errors import Fenced
 from everstep.log import frame
 from everstep.store import names
 from everstep.store.disk import Disk
@@ -56,10 +57,10 @@ class Writer:
         try:
             self._disk.write(self._handle, pieces)
             self._disk.sync(self._handle)
+            self._book.check()  # after the sync: who claimed an epoch before this line reads these records or fences us
         except BaseException:
-            self._abandon()
+            self._abandon()  # also when only the check failed: these bytes must not be written after themselves
             raise
-        self._book.check()  # after the sync: whoever claimed an epoch before this line reads these records or fences us
         self._chain, self._offset, self.step = chain, self._offset + length, records[-1].step
 
     def roll(self) -> None:
@@ -76,10 +77,11 @@ class Writer:
             self._disk.sync(handle)
             self._disk.sync_dir(names.writer(manifest.writer))
             self._book.change(self._listing)
-        except BaseException:
+        except BaseException as failed:
             self._disk.close(handle)
-            with contextlib.suppress(OSError):
-                self._disk.remove(path)
+            if not isinstance(failed, Fenced):  # then the successor may name this file, or sweep it
+                with contextlib.suppress(OSError):
+                    self._disk.remove(path)
             raise
         self._abandon()
         self._handle, self._chain, self._listed = handle, chain, self._sequence

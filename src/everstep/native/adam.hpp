@@ -13,7 +13,7 @@ namespace everstep::EVERSTEP_KERNELS {
 // VML_HA | VML_FTZDAZ_OFF | VML_ERRMODE_IGNORE: how ATen calls it.
 inline constexpr std::int64_t vml_mode = 0x2 | 0x140000 | 0x100;
 
-// Blocks are longer (L2, not L1) around a foreign square root: a call of MKL's costs up to a microsecond.
+// Blocks are longer around a foreign square root: MKL's took 0.9 ns per element in calls of 1024, 0.6 in calls of 4096.
 template <class T>
 inline constexpr long long_block_elements = 16384 / sizeof(T);
 

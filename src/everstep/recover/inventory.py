@@ -86,13 +86,16 @@ def _survey(disk: Disk, identity: Identity, manifest: Manifest, epoch: int | Non
     )
     before: int | None = None
     after: tuple[int, int] | None = None  # the epoch and step that `before` belongs to
+    terms = {term.epoch: term for term in reversed(manifest.terms)}
+    entries: dict[int, list[Segment]] = {}
+    for entry in manifest.segments:
+        entries.setdefault(entry.epoch, []).append(entry)
     for at, limit in reversed(path):
-        term = manifest.term(at)
-        entries = [entry for entry in manifest.segments if entry.epoch == at]
-        for entry in sorted(entries, key=lambda entry: entry.sequence):
+        term = terms[at]
+        for entry in sorted(entries.get(at, ()), key=lambda entry: entry.sequence):
             if limit is not None and entry.after_step >= limit:
                 continue
-            if entry.sequence == 0 and term is not None:
+            if entry.sequence == 0:
                 before = term.chain
             elif (at, entry.after_step) != after:  # what was between was pruned
                 before = None

@@ -4,6 +4,7 @@ The manifest decides, the lock only saves work. Each epoch has its own file, cla
 that wakes up can at most replace a file that no reader looks at any more.
 """
 
+import contextlib
 import threading
 from collections.abc import Callable
 from typing import Annotated, Literal
@@ -16,6 +17,9 @@ from everstep.store.disk import Disk, claim, publish
 
 Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 RunId = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}\Z")]
+
+
+LOOKS = 8
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -89,17 +93,24 @@ class Book:
         with self._lock:
             edited = edit(self._manifest)
             self.check()
-            publish(self._disk, self.path, document.pack("manifest", edited))
+            try:
+                publish(self._disk, self.path, document.pack("manifest", edited))
+            except FileNotFoundError:  # a successor swept our draft
+                self.check()
+                raise
+            self.check()  # whoever claimed an epoch before this line may have read the manifest before this one
             self._manifest = edited
             return edited
 
     def check(self) -> None:
         """Raise Fenced once another writer has claimed a later epoch.
 
-        Epochs go up by one, and an owner removes the manifests before its own, so two names tell.
+        Epochs go up by one, and an owner removes the manifests before its own, so two names nearly tell: only a writer
+        that slept through two takeovers, and then published, has put its own name back and finds the next one gone.
         """
         rank, epoch = self._manifest.writer, self._manifest.epoch
-        if self._disk.exists(names.manifest(rank, epoch + 1)) or not self._disk.exists(self.path):
+        ended = self._disk.exists(names.manifest(rank, epoch + 1)) or not self._disk.exists(self.path)
+        if ended or epochs(self._disk, rank)[-1] > epoch:
             raise Fenced(
                 f"epoch {epoch} of writer {rank} has ended: another process took this run over. "
                 "What was acknowledged before is kept; stop this process."
@@ -133,13 +144,37 @@ def _held(disk: Disk, rank: int) -> list[str]:
 
 
 def load_newest(disk: Disk, rank: int) -> Manifest | None:
-    """The manifest that counts, or None when this writer never had one."""
-    known = epochs(disk, rank)
-    if not known:
-        return None
-    path = names.manifest(rank, known[-1])
+    """The manifest that counts, or None when this writer never had one.
+
+    An epoch that is still opening holds nothing of its own, and its owner's copy may be stale: until it fences the
+    writer before it, that one goes on. So its content is what the newest settled manifest says now.
+    """
+    for _ in range(LOOKS):
+        known = epochs(disk, rank)
+        if not known:
+            return None
+        with contextlib.suppress(FileNotFoundError):  # swept by a later owner while we looked: look again
+            return _load_newest(disk, rank, known)
+    raise Damaged(f"{names.writer(rank)}: manifests vanish while they are read.")
+
+
+def _load_newest(disk: Disk, rank: int, known: list[int]) -> Manifest:
+    newest = _load(disk, rank, known[-1])
+    if newest.state != "opening":
+        return newest
+    for epoch in reversed(known[:-1]):
+        older = _load(disk, rank, epoch)
+        if older.state != "opening":
+            own = tuple(term for term in newest.terms if term.epoch == newest.epoch)
+            settled = tuple(term for term in older.terms if term.from_step is not None)
+            return msgspec.structs.replace(older, epoch=newest.epoch, state="opening", terms=(*settled, *own))
+    return newest
+
+
+def _load(disk: Disk, rank: int, epoch: int) -> Manifest:
+    path = names.manifest(rank, epoch)
     manifest = document.load(disk, path, "manifest", Manifest)
-    if (manifest.epoch, manifest.writer) != (known[-1], rank):
+    if (manifest.epoch, manifest.writer) != (epoch, rank):
         raise Damaged(f"{path}: belongs to epoch {manifest.epoch} of writer {manifest.writer}.")
     return manifest
 

@@ -4,11 +4,12 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 
 import everstep
 from everstep.log import lease
 from everstep.store.disk import existing
-from tests.unit.cli.conftest import Net, contents, flip, look, torch
+from tests.unit.cli.runs import Net, contents, flip, look
 
 
 def test_ls_lists_what_the_inventory_holds(run: Path, cli) -> None:

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.cli.conftest import NAME, contents, python
+from tests.unit.cli.runs import NAME, contents, python
 
 LIGHT = [
-    ["ls"], ["ls", "--json"], ["show"], ["show", "--json"], ["log"], ["log", "--json"], ["verify"], ["verify", "--json"],
+    ["ls"], ["ls", "--json"], ["show"], ["show", "--json"], ["log"], ["log", "--json"], ["verify"],
+    ["verify", "--json"],
     ["prune", "--keep", "last:3", "--dry-run"], ["prune", "--keep", "bases:2"],
 ]  # fmt: skip
 CHECK = """
@@ -89,7 +90,9 @@ def test_python_dash_m_is_the_same_program(run: Path, cli) -> None:
 
 def test_the_shell_can_complete_verbs() -> None:
     variables = {**os.environ, "_EVERSTEP_COMPLETE": "bash_complete", "COMP_WORDS": "everstep pr", "COMP_CWORD": "1"}
-    done = subprocess.run([sys.executable, "-m", "everstep"], capture_output=True, text=True, env=variables, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "everstep"], capture_output=True, text=True, env=variables, check=False
+    )
     assert done.stdout == "plain,prune\n"
 
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.cli.conftest import flip
+from tests.unit.cli.runs import flip
 
 DAMAGE = {
-    "a gradient": ("e00000003-00000003.seg", 1000, "record"),
-    "a gradient of an older branch": ("e00000002-00000002.seg", 1000, "record"),
+    "a gradient": ("e00000003-00000003.seg", -400, "record"),
+    "a gradient of an older branch": ("e00000002-00000002.seg", -400, "record"),
     "a record's head": ("e00000003-00000003.seg", 130, "segment"),
     "a segment's head": ("e00000001-00000002.seg", 20, "segment"),
     "a tensor": ("b000000000020-e00000003.safetensors", -20, "base"),
@@ -52,7 +52,7 @@ def test_an_optimizer_of_the_users_is_not_replayed_and_that_is_said(odd: Path, c
 
 
 def test_a_torn_tail_is_reported_and_is_no_damage(odd: Path, cli, tmp_path: Path) -> None:
-    from tests.unit.recover.test_verify import torn
+    from tests.unit.cli.runs import torn
 
     done = cli("verify", torn(tmp_path / "run"), "--json")
     assert done.code == 0

@@ -6,48 +6,16 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
+import xxhash
 
-import everstep
 from everstep.recover import sound
 from everstep.recover.inventory import survey
 from everstep.recover.rehearse import Leg, legs, rehearse
-from everstep.recover.verify import Report, verify
+from everstep.recover.verify import verify
 from everstep.store import base, document, names
 from everstep.store.disk import existing, publish
 from everstep.store.manifest import load_newest
-
-
-def trained(path: Path, steps: int = 8) -> Path:
-    """A run of a few steps with several bases and segments."""
-    torch.manual_seed(1)
-    net = torch.nn.Linear(6, 6)
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
-    settings = everstep.Settings(segment_bytes=2048, base_log_bytes_max=3000, digest_every=3)
-    with everstep.open(path, model=net, optimizer=optimizer, settings=settings) as run:
-        run.resume()
-        for _ in range(steps):
-            net(torch.ones(2, 6)).sum().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            run.commit()
-            run.wait()
-    return path
-
-
-def torn(path: Path) -> Path:
-    """A run that lost power while a record was being written."""
-    trained(path)
-    disk = existing(str(path))
-    manifest = load_newest(disk, 0)
-    assert manifest is not None
-    last = max(manifest.segments, key=lambda entry: entry.sequence)
-    growing = msgspec.structs.replace(last, nbytes=None, last_step=None)
-    reopened = msgspec.structs.replace(manifest, segments=(*manifest.segments[:-1], growing), state="open")
-    publish(disk, names.manifest(0, manifest.epoch), document.pack("manifest", reopened))
-    with (path / names.segment(0, last.epoch, last.sequence)).open("ab") as file:
-        file.write(b"ESR1" + bytes(99))
-    disk.release()
-    return path
+from tests.unit.cli.runs import proved, torn, trained
 
 
 @pytest.fixture(scope="module")
@@ -58,14 +26,6 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def run(original: Path, tmp_path: Path) -> Path:
     return shutil.copytree(original, tmp_path / "run")
-
-
-def proved(path: Path) -> Report:
-    disk = existing(str(path))
-    try:
-        return verify(disk, str(path))
-    finally:
-        disk.release()
 
 
 def replayed(path: Path) -> list[Leg]:
@@ -113,25 +73,37 @@ def test_a_missing_segment_is_damage(run: Path) -> None:
     assert report.branches[0].spans[0][1] < 8
 
 
-def test_a_base_of_another_state_is_found_though_its_own_checksums_hold(run: Path) -> None:
-    """A stale save: every file is intact, but the trainer had moved on. Only the log's digest can tell."""
+def stale(run: Path) -> int:
+    """Put the state of an older base under the newest one's name, with checksums that hold; returns its step."""
     disk = existing(str(run))
     manifest = load_newest(disk, 0)
     assert manifest is not None
     older, newer = sorted(manifest.bases, key=lambda entry: entry.step)[-2:]
     index = base.load(disk, 0, older)
-    (run / names.tensors(0, newer.step, newer.epoch)).write_bytes(
-        (run / names.tensors(0, older.step, older.epoch)).read_bytes()
-    )
-    stale = document.pack("base", msgspec.structs.replace(index, step=newer.step, epoch=newer.epoch))
-    (run / names.base(0, newer.step, newer.epoch)).write_bytes(stale)
-    import xxhash
-
-    entry = msgspec.structs.replace(newer, checksum=xxhash.xxh3_128_hexdigest(stale))
+    held = (run / names.tensors(0, older.step, older.epoch)).read_bytes()
+    (run / names.tensors(0, newer.step, newer.epoch)).write_bytes(held)
+    text = document.pack("base", msgspec.structs.replace(index, step=newer.step, epoch=newer.epoch))
+    (run / names.base(0, newer.step, newer.epoch)).write_bytes(text)
+    entry = msgspec.structs.replace(newer, checksum=xxhash.xxh3_128_hexdigest(text))
     bases = tuple(entry if b == newer else b for b in manifest.bases)
-    publish(disk, names.manifest(0, manifest.epoch), document.pack("manifest", msgspec.structs.replace(manifest, bases=bases)))
+    changed = msgspec.structs.replace(manifest, bases=bases)
+    publish(disk, names.manifest(0, manifest.epoch), document.pack("manifest", changed))
     disk.release()
-    assert [(d.kind, d.step) for d in proved(run).damages] == [("base", newer.step)]
+    return newer.step
+
+
+def test_a_base_of_another_state_is_found_though_its_own_checksums_hold(run: Path) -> None:
+    """A stale save: every file is intact, but the trainer had moved on. Only the log's digest can tell."""
+    step = stale(run)
+    assert [(d.kind, d.step) for d in proved(run).damages] == [("base", step)]
+
+
+def test_replay_that_does_not_end_in_the_next_base_fails(run: Path) -> None:
+    step = stale(run)
+    into = next(leg for leg in replayed(run) if leg.last == step)
+    assert into.failed
+    assert into.agree
+    assert f"than base {step} holds" in str(into.by_torch)
 
 
 def test_tensors_are_digested_in_pieces(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,58 @@
+"""Writes docs/BENCHMARKS.md from the committed results, so that no number in it was typed by hand.
+
+    python -m bench.report          writes it
+    python -m bench.report --check  fails if it is not what the results say
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "bench" / "results"
+PAGE = ROOT / "docs" / "BENCHMARKS.md"
+HEAD = """# Benchmarks
+
+Generated from `bench/results/` by `python -m bench.report`; no number here was typed by hand. Each row names its baseline, measured in
+the same run. `target` is what was asked for before the run; a target that was missed stays in the table.
+"""
+
+
+def page() -> str:
+    parts = [HEAD]
+    for path in sorted(RESULTS.glob("*.json")):
+        parts.append(section(json.loads(path.read_text()), path.name))
+    return "\n".join(parts)
+
+
+def section(result: dict[str, Any], name: str) -> str:
+    machine, versions = result["machine"], result["versions"]
+    where = f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB" + (f", {machine['gpu']}" if machine.get("gpu") else "")
+    lines = [
+        f"## {result['bench']}",
+        "",
+        f"`bench/results/{name}`, {result['date'][:10]}; {where}; " + ", ".join(f"{key} {value}" for key, value in versions.items()),
+        "",
+        "| case | metric | value | baseline | target | met |",
+        "|---|---|---:|---|---|---|",
+    ]
+    for row in result["rows"]:
+        met = {None: "", True: "yes", False: "**no**"}[row["met"]]
+        lines.append(f"| {row['case']} | {row['metric']} | {number(row['value'])} {row['unit']} | {row['baseline']} | {row['target'] or ''} | {met} |")
+    return "\n".join([*lines, ""])
+
+
+def number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.3g}"
+
+
+def main() -> int:
+    if "--check" in sys.argv[1:]:
+        return 0 if PAGE.exists() and PAGE.read_text() == page() else 1
+    PAGE.write_text(page())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
