@@ -1,12 +1,14 @@
 """Random runs on a simulated disk, and after every effect every crash that could happen there."""
 
+import errno
 import random
 from collections import Counter
 from dataclasses import dataclass, field
 
 from everstep.errors import EverstepError
 from everstep.store import names
-from tests.crash.simdisk import Cut, FrozenDisk, SimDisk, Write
+from tests.crash.frozen import FrozenDisk
+from tests.crash.simdisk import Cut, SimDisk, Write
 from tests.crash.states import crash_states
 from tests.crash.truth import Truth
 from tests.crash.verdict import judge
@@ -16,6 +18,7 @@ ACTIONS = (
     ("commit", 8), ("batch", 5), ("base", 4), ("base first", 2), ("rebase", 2), ("gap", 2), ("close", 2), ("kill", 2),
     ("power", 2), ("kill within", 4), ("power within", 4), ("branch", 1), ("take over", 1),
 )  # fmt: skip
+REFUSED = ("create", "write", "sync", "rename", "link", "sync_dir")
 POINT_LIMIT = 48
 DRAFT_LIMIT = 12
 CONTINUE_EVERY = 150
@@ -46,11 +49,13 @@ class Tally:
 class Exploration:
     """One seed: a run of random actions, with its crash states judged on the way."""
 
-    def __init__(self, seed: int, *, lossy: bool = False, patient: bool = True, exhaustive_max: int = 6) -> None:
+    def __init__(
+        self, seed: int, *, lossy: bool = False, faulty: bool = False, patient: bool = True, exhaustive_max: int = 6
+    ) -> None:
         self._seed = seed
         self._exhaustive_max = exhaustive_max
         self._rng = random.Random(seed)
-        self._lossy = lossy
+        self._lossy, self._faulty = lossy, faulty
         self._patient = patient
         self._truth = Truth()
         self._session: Session | None = None
@@ -62,7 +67,7 @@ class Exploration:
     def run(self, actions: int) -> Tally:
         chosen = self._rng.choices([name for name, _ in ACTIONS], [weight for _, weight in ACTIONS], k=actions)
         try:
-            self._guarded(self._open)
+            self._lived(self._open)
             for action in chosen:
                 if self._lossy and action in ("power", "power within", "kill", "kill within", "branch"):
                     continue  # after such a loss the workload has nothing to go on from
@@ -86,13 +91,13 @@ class Exploration:
         elif action in ("kill", "power"):
             self._restart(power=action == "power")
         elif action == "branch":
-            self._guarded(lambda: self._close_and_open(step=self._older()))
+            self._lived(lambda: self._close_and_open(step=self._older()))
         elif action == "close":
-            self._guarded(self._close_and_open)
+            self._lived(self._close_and_open)
         elif action == "take over":
-            self._guarded(lambda: self._take_over())
+            self._lived(self._take_over)
         else:
-            self._guarded(lambda: self._train(action))
+            self._lived(lambda: self._train(action))
 
     def _anything(self) -> None:
         """Work until the cut comes."""
@@ -141,11 +146,16 @@ class Exploration:
         self._disk.cut = True
         kept = self._disk
         if power:
-            state = self._rng.choice(list(crash_states(kept, self._rng, limit=40, newest_only=False)) or [kept.settled()])
-            kept = SimDisk.of(state)
+            possible = list(crash_states(kept, self._rng, limit=40, newest_only=False, exhaustive_max=4))
+            kept = SimDisk.of(self._rng.choice(possible or [kept.settled()]))
         self._disk = self._watched(self._next(kept))
         self._cut_after = self._rng.randrange(1, 30) if self._rng.random() < 0.3 else 0
         if not self._guarded(self._open):
+            self._restart(power=self._rng.random() < 0.5)
+
+    def _lived(self, work: object) -> None:
+        """Do it; should the process end over it, begin another."""
+        if not self._guarded(work):
             self._restart(power=self._rng.random() < 0.5)
 
     def _guarded(self, work: object) -> bool:
@@ -153,6 +163,11 @@ class Exploration:
         try:
             work()  # type: ignore[operator]
         except Cut:
+            return False
+        except OSError:
+            if not self._faulty:
+                raise
+            self._disk.cut = True  # opening failed; whoever called it ends, and begins anew
             return False
         finally:
             self._cut_after = 0
@@ -165,7 +180,13 @@ class Exploration:
         disk.watch = lambda: self._point(disk)
         if self._lossy:
             disk.drops = lambda: self._rng.random() < 0.15
+        if self._faulty:
+            disk.refuse = self._refuse
         return disk
+
+    def _refuse(self, call: str, path: str) -> None:
+        if call in REFUSED and not path.endswith("lease") and self._rng.random() < 0.03:
+            raise OSError(errno.EIO, "refused", path)
 
     def _older(self) -> int | None:
         """A step to go back to, that the run still holds."""
@@ -241,11 +262,13 @@ def _is_draft(disk: SimDisk, inode: int) -> bool:
     return all(names.short(path).endswith(".tmp") for path in held)
 
 
-def explore(seeds: range, *, actions: int = 14, lossy: bool = False, patient: bool = True) -> Tally:
+def explore(
+    seeds: range, *, actions: int = 14, lossy: bool = False, faulty: bool = False, patient: bool = True
+) -> Tally:
     """All seeds, one after another."""
     total = Tally()
     for seed in seeds:
-        total.add(Exploration(seed, lossy=lossy, patient=patient).run(actions))
+        total.add(Exploration(seed, lossy=lossy, faulty=faulty, patient=patient).run(actions))
         if total.violations and not patient:
             break
     return total

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from everstep.errors import Fenced, RunInUse
-from tests.crash.simdisk import FrozenDisk, SimDisk
+from tests.crash.frozen import FrozenDisk
+from tests.crash.simdisk import SimDisk
 from tests.crash.truth import Truth
 from tests.crash.verdict import judge
 from tests.crash.workload import Session
@@ -116,10 +117,11 @@ class Play:
         else:
             session.commit(with_base=work in ("base", "prune"))
         try:
-            if work in ("base", "rebase", "prune"):
+            if work in ("base", "prune"):
                 session.write_bases()
                 session.note()
             session.write_records()
+            session.write_bases()  # of a rebase: its record waits for this base to be acknowledged
         finally:
             session.note()
 
@@ -152,7 +154,7 @@ def lengths(work: str) -> tuple[int, int]:
 
 
 def schedules(work: str, rng: random.Random, *, sampled: int) -> Iterator[Schedule]:
-    """A paused anywhere while B takes over up to anywhere; then samples with one more switch, and with a third writer."""
+    """A paused anywhere while B takes over, up to anywhere; then samples with one more switch, and a third writer."""
     a, b = lengths(work)
     for i in range(a + 1):
         yield ("A", i), ("B", ALL), ("A", ALL)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from everstep.types import Bytes
+from tests.crash.frozen import SimSource
 
 DIRECTORY = -1
 MARKS_KEPT = 2
@@ -37,50 +38,6 @@ class Naming:
     names: dict[str, int | None]
 
 
-class SimSource:
-    """`Source` over bytes that do not change."""
-
-    def __init__(self, content: Bytes) -> None:
-        self._content = content
-        self.size = len(content)
-
-    def read(self, offset: int, length: int) -> bytes:
-        data = bytes(self._content[offset : offset + length])
-        if len(data) != length:
-            raise EOFError("the file ends")
-        return data
-
-    def read_into(self, offset: int, target: memoryview) -> None:
-        target[:] = self.read(offset, len(target))
-
-    def close(self) -> None:
-        pass
-
-
-class FrozenDisk:
-    """What a crash left, for reading. Any change is a bug: recovery that only looks must not write."""
-
-    def __init__(self, files: dict[str, bytes]) -> None:
-        self.files = files
-
-    def names(self, directory: str) -> list[str]:
-        if not directory:
-            return sorted({path.partition("/")[0] for path in self.files})
-        start = f"{directory}/"
-        found = sorted(path[len(start) :] for path in self.files if path.startswith(start) and len(path) > len(start))
-        if not found and start not in self.files:
-            raise FileNotFoundError(errno.ENOENT, "no such directory", directory)
-        return found
-
-    def exists(self, path: str) -> bool:
-        return path in self.files
-
-    def source(self, path: str) -> SimSource:
-        if path not in self.files:
-            raise FileNotFoundError(errno.ENOENT, "no such file", path)
-        return SimSource(self.files[path])
-
-
 @dataclass(slots=True)
 class _Kernel:
     """What outlives a process: the cache, the platter, what waits between them. `cache` and `durable` by inode."""
@@ -99,7 +56,7 @@ class SimDisk:
     def __init__(self, kernel: _Kernel | None = None) -> None:
         self.kernel = kernel or _Kernel()
         self.watch: Callable[[], None] = lambda: None
-        self.refuse: Callable[[str, str], None] = lambda call, path: None
+        self.refuse: Callable[[str, str], None] = lambda _call, _path: None
         self.drops: Callable[[], bool] = lambda: False
         self.cut = False
         self._handles: dict[int, int] = {}
@@ -130,7 +87,9 @@ class SimDisk:
         """An independent disk in the same state, with nobody using it."""
         old = self.kernel
         cache = {inode: bytearray(content) for inode, content in old.cache.items()}
-        return SimDisk(_Kernel(cache, dict(old.durable), dict(old.seen), dict(old.named), list(old.effects), old.inodes))
+        return SimDisk(
+            _Kernel(cache, dict(old.durable), dict(old.seen), dict(old.named), list(old.effects), old.inodes)
+        )
 
     def cached(self) -> dict[str, bytes]:
         """Every file as the page cache shows it."""
@@ -196,14 +155,20 @@ class SimDisk:
         self.watch()
 
     def sync(self, handle: int) -> None:
-        self._enter("sync", "")
+        try:
+            self._enter("sync", "")
+        except OSError:  # the pages are clean from now on: the cache shows what the disk never got
+            self._forget(self._handles[handle])
+            raise
         if not self.drops():
             self._sync_inode(self._handles[handle])
 
     def sync_file(self, path: str) -> None:
         self._enter("sync_file", path)
+        inode = self._inode(path)
         if not self.drops():
-            self._sync_inode(self._inode(path))
+            self._sync_inode(inode)
+            self.kernel.cache[inode] = bytearray(self.kernel.durable[inode])
 
     def close(self, handle: int) -> None:
         self._enter("close", "")
@@ -281,6 +246,9 @@ class SimDisk:
         mine = [effect for effect in self.kernel.effects if isinstance(effect, Write) and effect.inode == inode]
         self._write_back(mine)
         self.kernel.effects = [effect for effect in self.kernel.effects if not any(effect is done for done in mine)]
+
+    def _forget(self, inode: int) -> None:
+        self.kernel.effects = [e for e in self.kernel.effects if not isinstance(e, Write) or e.inode != inode]
 
     def _write_back(self, writes: list[Write]) -> None:
         for write in writes:

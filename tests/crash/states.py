@@ -96,7 +96,9 @@ def _state(
                 return None
             del contents[inode][rng.randrange(old + 1, natural) :]
     return {
-        f"{path}/" if inode == DIRECTORY else path: bytes(contents[inode]) if inode in contents else durable.get(inode, b"")
+        f"{path}/" if inode == DIRECTORY else path: bytes(contents[inode])
+        if inode in contents
+        else durable.get(inode, b"")
         for path, inode in names.items()
         if "/" not in path or path.partition("/")[0] in names
     }

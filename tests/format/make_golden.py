@@ -43,8 +43,9 @@ class Notes:
 
     def step(self, at: int) -> None:
         self.held = {
-            "none": None, "yes": True, "int": at, "big": 3**100 + at, "float": at / 4, "inf": float("-inf"), "text": "\u00e9\n",
-            "bytes": bytes([at, 255]), "tuple": (1, (at,)), "set": {3, 1, at + 10}, "keys": {at: "a", "$": "b"},
+            "none": None, "yes": True, "int": at, "big": 3**100 + at, "float": at / 4, "inf": float("-inf"),
+            "text": "\u00e9\n", "bytes": bytes([at, 255]), "tuple": (1, (at,)), "set": {3, 1, at + 10},
+            "keys": {at: "a", "$": "b"},
             "list": [[], {}], "tensor": torch.tensor([at], dtype=torch.int16), "array": numpy.arange(at, dtype="<u2"),
             "number": numpy.float32(at),
         }  # fmt: skip
@@ -66,6 +67,10 @@ def held(model: Model, optimizer: torch.optim.Optimizer) -> dict[str, str]:
     return {name: printed(pair) for name, pair in zip(tensors, digest(list(tensors.values())), strict=True)}
 
 
+def told(notes: dict[str, Any]) -> str:
+    return repr(notes | {"set": sorted(notes["set"])})  # a set has no order of its own
+
+
 def train(path: Path, seen: dict[str, Any], steps: int) -> int:
     model, notes = Model(), Notes()
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.25, momentum=0.5)
@@ -85,7 +90,7 @@ def train(path: Path, seen: dict[str, Any], steps: int) -> int:
         notes.step(at)
         run.commit()
         run.wait()
-        seen[str(at)] = {"tensors": held(model, optimizer), "notes": repr(notes.held)}
+        seen[str(at)] = {"tensors": held(model, optimizer), "notes": told(notes.held)}
     run.close()
     return start + steps
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from everstep.errors import Damaged
+
 PYTHON = struct.Struct("<625I")
 
 States = dict[str, Any]
@@ -44,6 +46,9 @@ def put(states: States) -> list[str]:
         elif name == "numpy":
             import numpy
 
+            words = state["state"]
+            if state["bit_generator"] == "MT19937" and not (words["key"].shape == (624,) and 0 <= words["pos"] <= 624):
+                raise Damaged("the recorded state of numpy's generator cannot be right.")  # numpy would read beyond it
             numpy.random.set_state(state)
         elif name.startswith("cuda:") and torch.cuda.is_available() and int(name[5:]) < torch.cuda.device_count():
             torch.cuda.set_rng_state(state, int(name[5:]))

@@ -261,7 +261,8 @@ class Keeper:
 
     def _write_bases(self) -> None:
         while (snapshot := self._next_snapshot()) is not None:
-            if not self._persist("base", lambda: self._write_base(snapshot)):
+            written: list[BaseEntry] = []
+            if not self._persist("base", lambda: self._write_base(snapshot, written)):
                 return
 
     def _next_snapshot(self) -> Snapshot | None:
@@ -269,8 +270,10 @@ class Keeper:
             self._changed.wait_for(lambda: self._shared.snapshot or self._shared.closing or self._stopped())
             return None if self._stopped() else self._shared.snapshot
 
-    def _write_base(self, snapshot: Snapshot) -> None:
-        entry = snapshot.write(self._disk, self._book)
+    def _write_base(self, snapshot: Snapshot, written: list[BaseEntry]) -> None:
+        if not written:  # once: a manifest that failed to be published may name these files all the same
+            written.append(snapshot.write(self._disk, self._book))
+        entry = written[0]
         self._book.change(lambda manifest: msgspec.structs.replace(manifest, bases=(*manifest.bases, entry)))
         with self._changed:
             self._frontier.based(snapshot.step)

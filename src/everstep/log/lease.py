@@ -38,9 +38,12 @@ def take(disk: Disk, run: str, rank: int, *, opened: str, take_over: bool) -> Le
         with contextlib.suppress(FileExistsError):
             disk.make_dir(names.writer(rank))
     disk.sync_dir("")  # also when they exist: whoever made these names may have been killed before syncing them
+    disk.sync_dir(names.writer(rank))  # the next epoch leans on the manifest before it
     descriptor = _lock(disk, rank, take_over=take_over)
     try:
-        return Lease(disk, descriptor, _claim(disk, run, rank, opened))
+        held = Lease(disk, descriptor, _claim(disk, run, rank, opened))
+        _distrust_cache(disk, rank)
+        return held
     except BaseException:
         disk.close(descriptor)
         raise
@@ -101,6 +104,16 @@ def _claim(disk: Disk, run: str, rank: int, opened: str) -> Book:
             if claim_epoch(disk, new):
                 return Book(disk, new)
     raise RunInUse(f"writer {rank}: other processes keep taking this run over. Let one of them have it.")
+
+
+def _distrust_cache(disk: Disk, rank: int) -> None:
+    """Let what the log's end is read from be the disk. After a failed sync of a writer that was then killed, the page
+    cache shows records that the disk never got."""
+    manifest = load_newest(disk, rank)
+    for entry in manifest.segments if manifest is not None else ():
+        if entry.nbytes is None:
+            with contextlib.suppress(OSError):  # missing, or not to be written: the reader finds out which
+                disk.sync_file(names.segment(rank, entry.epoch, entry.sequence))
 
 
 def sweep(disk: Disk, book: Book) -> list[str]:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import msgspec
 
-from everstep.errors import Fenced
 from everstep.log import frame
 from everstep.store import names
 from everstep.store.disk import Disk
@@ -76,12 +75,15 @@ class Writer:
             self._disk.write(handle, [head])
             self._disk.sync(handle)
             self._disk.sync_dir(names.writer(manifest.writer))
-            self._book.change(self._listing)
-        except BaseException as failed:
+        except BaseException:
             self._disk.close(handle)
-            if not isinstance(failed, Fenced):  # then the successor may name this file, or sweep it
-                with contextlib.suppress(OSError):
-                    self._disk.remove(path)
+            with contextlib.suppress(OSError):
+                self._disk.remove(path)
+            raise
+        try:
+            self._book.change(self._listing)
+        except BaseException:
+            self._disk.close(handle)  # not removed: the manifest may name it all the same; if not, it is swept
             raise
         self._abandon()
         self._handle, self._chain, self._listed = handle, chain, self._sequence

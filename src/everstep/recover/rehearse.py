@@ -89,7 +89,7 @@ def rehearse(
             leg.skipped = str(other)
         except EverstepError as damaged:
             leg.skipped = f"cannot be read: {damaged}"
-        except (RuntimeError, AssertionError, TypeError, ValueError, NotImplementedError) as refused:
+        except (RuntimeError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as refused:
             leg.skipped = f"torch's optimizer cannot be run here: {type(refused).__name__}: {refused}"
         else:
             leg.native_updates, leg.natively, leg.by_torch = first.natively, first.fault, second.fault

@@ -108,6 +108,8 @@ def _plan(
     ):
         return None
     implementation = "fused" if group.get("fused") else "foreach" if group.get("foreach") else "single"
+    if kind is not SGD and implementation != "fused" and group["betas"][0] == 0:
+        return None  # torch's lerp takes another path there
     flags = (kind, implementation, dtypes == {torch.float64}, *_flags(kind, group))
     try:
         proved = _proved(flags)

@@ -100,7 +100,12 @@ class LocalDisk:
         os.mkdir(name, 0o700, dir_fd=parent)
 
     def names(self, directory: str) -> list[str]:
-        return sorted(os.listdir(self._directory(directory)))
+        # A description of its own: threads that list one descriptor move each other's place in it, and miss names.
+        descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._directory(directory))
+        try:
+            return sorted(os.listdir(descriptor))
+        finally:
+            os.close(descriptor)
 
     def exists(self, path: str) -> bool:
         parent, name = self._at(path)
@@ -142,12 +147,16 @@ class LocalDisk:
         os.fdatasync(handle)
 
     def sync_file(self, path: str) -> None:
-        """Make a file's bytes durable, whoever wrote them: a killed writer's bytes may be in the page cache only."""
+        """Make a file's bytes durable, whoever wrote them, and have them read from the disk from now on.
+
+        A killed writer's bytes may be in the page cache only; after a failed sync the cache shows them still, as clean.
+        """
         parent, name = self._at(path)
         descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=parent)
         try:
             os.fdatasync(descriptor)
         finally:
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
             os.close(descriptor)
 
     def close(self, handle: int) -> None:

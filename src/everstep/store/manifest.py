@@ -4,7 +4,6 @@ The manifest decides, the lock only saves work. Each epoch has its own file, cla
 that wakes up can at most replace a file that no reader looks at any more.
 """
 
-import contextlib
 import threading
 from collections.abc import Callable
 from typing import Annotated, Literal
@@ -107,10 +106,12 @@ class Book:
 
         Epochs go up by one, and an owner removes the manifests before its own, so two names nearly tell: only a writer
         that slept through two takeovers, and then published, has put its own name back and finds the next one gone.
+        The listing is for that one; alone it would not do, for on some file systems it can miss a name that is just
+        being replaced.
         """
         rank, epoch = self._manifest.writer, self._manifest.epoch
         ended = self._disk.exists(names.manifest(rank, epoch + 1)) or not self._disk.exists(self.path)
-        if ended or epochs(self._disk, rank)[-1] > epoch:
+        if ended or max(epochs(self._disk, rank), default=epoch) > epoch:
             raise Fenced(
                 f"epoch {epoch} of writer {rank} has ended: another process took this run over. "
                 "What was acknowledged before is kept; stop this process."
@@ -149,20 +150,24 @@ def load_newest(disk: Disk, rank: int) -> Manifest | None:
     An epoch that is still opening holds nothing of its own, and its owner's copy may be stale: until it fences the
     writer before it, that one goes on. So its content is what the newest settled manifest says now.
     """
+    missing = None
     for _ in range(LOOKS):
         known = epochs(disk, rank)
-        if not known:
-            return None
-        with contextlib.suppress(FileNotFoundError):  # swept by a later owner while we looked: look again
-            return _load_newest(disk, rank, known)
-    raise Damaged(f"{names.writer(rank)}: manifests vanish while they are read.")
+        try:
+            if known:
+                return _load_newest(disk, rank, known[-1])
+        except FileNotFoundError as gone:  # swept by a later owner while we looked: look again
+            missing = gone
+    if missing is not None:
+        raise Damaged(f"{missing.filename}: this manifest is missing, and a later one needs it.") from missing
+    return None
 
 
-def _load_newest(disk: Disk, rank: int, known: list[int]) -> Manifest:
-    newest = _load(disk, rank, known[-1])
+def _load_newest(disk: Disk, rank: int, newest_epoch: int) -> Manifest:
+    newest = _load(disk, rank, newest_epoch)
     if newest.state != "opening":
         return newest
-    for epoch in reversed(known[:-1]):
+    for epoch in range(newest_epoch - 1, 0, -1):  # by name: none of these goes before a later one is settled
         older = _load(disk, rank, epoch)
         if older.state != "opening":
             own = tuple(term for term in newest.terms if term.epoch == newest.epoch)

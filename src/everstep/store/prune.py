@@ -105,7 +105,7 @@ def within(manifest: Manifest, bytes_max: int) -> Manifest:
     Other branches stay as well, until someone prunes them.
     """
     bases = on_branch(manifest)
-    if len(manifest.bases) > len(bases):
+    if branches(manifest) or len(manifest.bases) > len(bases):
         return manifest
     for first in range(max(1, len(bases) - 1)):
         if held_bytes(manifest) <= bytes_max or not bases:

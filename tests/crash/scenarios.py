@@ -1,0 +1,165 @@
+"""Directed scenarios: what random runs meet rarely or never. Each returns what was wrong, or None."""
+
+import errno
+import random
+from collections.abc import Callable
+
+from everstep.store import names
+from tests.crash import interleave, workload
+from tests.crash.explore import Exploration
+from tests.crash.frozen import FrozenDisk
+from tests.crash.simdisk import SimDisk, Write
+from tests.crash.truth import Truth
+from tests.crash.verdict import judge
+from tests.crash.workload import Session
+
+FIRST = names.segment(0, 1, 0)
+SEEDS = 14
+
+
+def explored() -> str | None:
+    """Random runs, every crash state judged, until one is wrong."""
+    for seed in range(SEEDS):
+        tally = Exploration(seed, patient=False).run(9)
+        if tally.examples:
+            return tally.examples[0]
+    return None
+
+
+def paused() -> str | None:
+    """A writer stands still at any call while others take over, wholly or in part, and then goes on."""
+    rng = random.Random(5)
+    for work in ("rebase", "roll", "record", "prune"):
+        for schedule in _pauses(work, rng):
+            if wrong := interleave.Play(work).perform(schedule):
+                return f"{work} {schedule}: {wrong}"
+    return None
+
+
+def _pauses(work: str, rng: random.Random) -> list[interleave.Schedule]:
+    everything = list(interleave.schedules(work, rng, sampled=0))
+    whole = [schedule for schedule in everything if len(schedule) != 4 or schedule[2][0] == "C"]
+    rest = [schedule for schedule in everything if schedule not in whole]
+    both = [(("A", 0), ("B", j), ("C", interleave.ALL), ("B", interleave.ALL)) for j in range(8, 20)]
+    return whole + both + rng.sample(rest, min(len(rest), 260))
+
+
+def failed_sync() -> str | None:
+    """A sync fails once and the kernel forgets the pages: what was not synced must go elsewhere."""
+    return _refused("sync", forget=True)
+
+
+def failed_write() -> str | None:
+    """A write stops half-way: nothing may follow those bytes."""
+    return _refused("write", forget=False)
+
+
+def failed_check() -> str | None:
+    """The look for a successor fails after the sync: the same record must not be written after itself."""
+    return _refused("exists", forget=False)
+
+
+def _refused(call: str, *, forget: bool) -> str | None:
+    disk, truth, session = _begun()
+    armed = [True]
+
+    def refuse(made: str, _path: str) -> None:
+        if made != call or not armed:
+            return
+        armed.clear()
+        if call == "write":
+            handle = session.keeper._writer._handle
+            disk.write(handle, [b"half of a record, or so"])
+        if forget:
+            disk.kernel.effects = [e for e in disk.kernel.effects if not isinstance(e, Write) or e.mark]
+        raise OSError(errno.EIO, "refused")
+
+    session.commit()
+    disk.refuse = refuse
+    session.write_records()  # refused
+    session.write_records()
+    for _ in range(2):
+        session.commit()
+        session.write_records()
+    session.note()
+    if truth.promised[1] != session.step:
+        return f"step {session.step} was never acknowledged"
+    return judge(FrozenDisk(disk.settled()), truth) or judge(FrozenDisk(disk.cached()), truth)
+
+
+def stopped_while_waiting() -> str | None:
+    """The base thread stops the keeper while the log thread waits for a full disk: nothing was written."""
+    disk, truth, session = _begun()
+
+    def refuse(made: str, _path: str) -> None:
+        if made == "write":
+            session.keeper._stop("failed", "the base thread failed")
+            raise OSError(errno.ENOSPC, "full")
+
+    session.commit()
+    disk.refuse = refuse
+    session.keeper._write_records()
+    session.note()
+    return judge(FrozenDisk(disk.cached()), truth)
+
+
+def spliced() -> str | None:
+    """A whole record of another history of the same epoch, at the right place, with the right step."""
+    disk, truth = _history(b"a")
+    other, _ = _history(b"b")
+    files = disk.settled()
+    tail = 64 + 448  # the last record: head and body
+    files[FIRST] = files[FIRST][:-tail] + other.settled()[FIRST][-tail:]
+    return judge(FrozenDisk(files), truth, lossy=True)
+
+
+def foreign() -> str | None:
+    """The first segment of another run, under our name."""
+    disk, truth = _history(b"a")
+    real, workload.RUN = workload.RUN, "0dd" + "0" * 29
+    try:
+        other, _ = _history(b"b")
+    finally:
+        workload.RUN = real
+    files = disk.settled()
+    files[FIRST] = other.settled()[FIRST]
+    return judge(FrozenDisk(files), truth, lossy=True)
+
+
+def hole() -> str | None:
+    """A log in which a step is missing."""
+    disk, truth, session = _begun()
+    session.step += 1
+    session.commit()
+    session.commit()
+    session.write_records()
+    return judge(FrozenDisk(disk.settled()), truth, lossy=True)
+
+
+def _begun() -> tuple[SimDisk, Truth, Session]:
+    disk, truth = SimDisk(), Truth()
+    session = Session(disk, truth, random.Random(2))
+    for _ in range(2):
+        session.commit()
+        session.write_records()
+    session.note()
+    return disk, truth, session
+
+
+def _history(letter: bytes) -> tuple[SimDisk, Truth]:
+    disk, truth = SimDisk(), Truth()
+    session = Session(disk, truth, random.Random(2))
+    for step in range(3):
+        session._body = lambda step=step: (letter + b"%d" % step) * 224
+        session.commit()
+        session.write_records()
+    session.note()
+    return disk, truth
+
+
+SCENARIOS: dict[str, Callable[[], str | None]] = {
+    scenario.__name__: scenario
+    for scenario in (
+        explored, paused, failed_sync, failed_write, failed_check, stopped_while_waiting, spliced, foreign, hole
+    )
+}  # fmt: skip

@@ -1,0 +1,114 @@
+"""A digest depends on the values in their logical order and on nothing else."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from everstep import native
+from everstep.capture.digests import digest
+from everstep.capture.slots import Slots, copy_in, offsets
+from everstep.capture.tensors import DTYPES, describe, to_bytes, view
+from everstep.native import reference
+
+GENERATOR = torch.Generator().manual_seed(11)
+PLAIN = torch.randint(0, 256, (6, 10, 32), dtype=torch.uint8, generator=GENERATOR)
+ODD: dict[str, torch.Tensor] = {
+    "transposed": torch.arange(12.0).reshape(3, 4).t(),
+    "sliced": torch.arange(100.0)[3:90:7],
+    "expanded": torch.ones(1, 3).expand(4, 3),
+    "conjugate": torch.tensor([1 + 2j, 3 - 1j]).conj(),
+    "negative": torch.tensor([1 + 2j, 3 - 1j]).conj().imag,
+    "complex128": torch.tensor([1 + 2j], dtype=torch.complex128),
+    "bool": torch.tensor([True, False, True]),
+    "empty": torch.empty(0),
+    "empty with axes": torch.empty(3, 0, 2),
+    "scalar": torch.tensor(3.5),
+    "channels last": torch.arange(48.0).reshape(2, 2, 3, 4).contiguous(memory_format=torch.channels_last),
+    "needs grad": torch.nn.Parameter(torch.ones(3)),
+    "unaligned": torch.arange(9, dtype=torch.uint8)[1:],
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_it_is_the_reference_s_whatever_the_strides(name: str) -> None:
+    tensor = ODD[name].detach()
+    plain = tensor.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
+    assert digest([ODD[name]]) == [reference.digest(plain)] == digest([plain])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_it_is_the_reference_s_for_every_element_type(dtype: torch.dtype) -> None:
+    tensor = PLAIN.reshape(-1).view(dtype) if dtype != torch.bool else PLAIN > 99
+    assert digest([tensor]) == [reference.digest(tensor)]
+
+
+@settings(deadline=None, max_examples=60, print_blob=True)
+@given(st.sampled_from([torch.uint8, torch.int16, torch.float32, torch.float64, torch.complex128]), st.data())
+def test_parts_add_up_to_the_whole_wherever_it_is_cut(dtype: torch.dtype, data: st.DataObject) -> None:
+    whole = PLAIN.reshape(-1).view(dtype)
+    cuts = sorted(data.draw(st.lists(st.integers(0, whole.numel()), max_size=5)))
+    low = high = 0
+    for start, end in zip([0, *cuts], [*cuts, whole.numel()], strict=True):
+        part = whole[start:end]
+        pair = native.digest([part.data_ptr()], [part.numel()], [part.element_size()], [start], 2)[0]
+        low, high = low + pair[0], high + pair[1]
+    assert digest([whole]) == [(low % (1 << 64), high % (1 << 64))]
+
+
+@pytest.mark.parametrize("threads", [1, 2, 7])
+def test_the_number_of_threads_does_not_matter(threads: int) -> None:
+    assert digest([PLAIN, ODD["bool"]], threads=threads) == digest([PLAIN, ODD["bool"]])
+
+
+@settings(deadline=None, max_examples=200, print_blob=True)
+@given(st.integers(0, PLAIN.numel() * 8 - 1))
+def test_every_flipped_bit_changes_it(bit: int) -> None:
+    changed = PLAIN.reshape(-1).clone()
+    changed[bit // 8] ^= 1 << bit % 8
+    assert digest([changed]) != digest([PLAIN])
+
+
+def test_two_elements_exchanged_change_it() -> None:
+    assert digest([torch.tensor([1.0, 2.0])]) != digest([torch.tensor([2.0, 1.0])])
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_bytes_are_in_logical_order_and_come_back(name: str) -> None:
+    tensor = ODD[name]
+    found = view(memoryview(bytearray(to_bytes(tensor))), describe("x", tensor))
+    assert torch.equal(found, tensor)
+
+
+def test_slots_hold_every_tensor_aligned_with_zeros_between() -> None:
+    tensors = list(ODD.values())
+    described = [describe(name, tensor) for name, tensor in ODD.items()]
+    places, nbytes = offsets(described)
+    assert all(place % 64 == 0 for place in places)
+    slots = Slots(2)
+    slot = slots.take(nbytes)
+    slot.memory[:] = b"\xff" * slot.nbytes
+    copy_in(slot, described, places, tensors)
+    used = bytearray(slot.memory[:nbytes])
+    for place, told, tensor in zip(places, described, tensors, strict=True):
+        assert bytes(used[place : place + told.nbytes]) == to_bytes(tensor)
+        used[place : place + told.nbytes] = bytes(told.nbytes)
+    assert not any(used)
+
+
+def test_a_slot_is_used_again_when_it_fits_and_only_then() -> None:
+    slots = Slots(2)
+    first = slots.take(100_000)
+    first.release()
+    assert slots.take(90_000) is first
+    first.release()
+    assert slots.take(1_000_000) is not first
+    assert slots.take(1000) is not first
+
+
+def test_no_more_slots_than_asked_for_stay_idle() -> None:
+    slots = Slots(2)
+    taken = [slots.take(5000) for _ in range(5)]
+    for slot in taken:
+        slot.release()
+    assert sum(slots.take(5000) in taken for _ in range(5)) == 2
