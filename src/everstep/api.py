@@ -14,13 +14,11 @@ from typing import Any, Literal, Self
 import torch
 
 from everstep import __version__
-from everstep.capture import snapshot
+from everstep.capture import record, snapshot
 from everstep.capture.context import Context, Stateful
-from everstep.capture.digests import digest
-from everstep.capture.hooks import BUFFER_FULL, Captured, Hooks, aligned
+from everstep.capture.hooks import BUFFER_FULL, Hooks
 from everstep.capture.roster import Model, Optimizers, Roster, call_the_roll
 from everstep.capture.slots import Slots
-from everstep.codec import body
 from everstep.errors import EverstepError, Misuse, NotAcknowledged, StepNotHeld
 from everstep.keeper.health import Health
 from everstep.keeper.keeper import Item, Keeper
@@ -34,7 +32,6 @@ from everstep.recover.onto import onto_program
 from everstep.settings import Settings
 from everstep.store.disk import LocalDisk, created, existing
 from everstep.store.manifest import Identity, load_identity, start_identity
-from everstep.types import Bytes, combine
 from everstep.url import local_path, split_url
 
 CLOSE_SECONDS = 60.0
@@ -142,6 +139,7 @@ class Run:
         """Make the step just taken recoverable. Returns once it is handed over; `acknowledged` says what survives what."""
         self._usable()
         keeper, hooks = self._running()
+        keeper.refuse_if_fenced()
         hooks.check()
         if not hooks.updates and hooks.why_base is None and not self._scaler_skipped():
             raise Misuse(
@@ -250,11 +248,14 @@ class Run:
         self._hooks = Hooks(self._roster, self._slots, self._admit)
         if self._ledger is not None:
             replayed = routes[0].records
-            self._pace.resumed(sum(record.frame.nbytes for record in replayed), len(replayed), self._ledger.seconds)
+            log_bytes = sum(record.frame.nbytes for record in replayed)
+            self._pace.resumed(routes[0].base.nbytes, log_bytes, len(replayed), self._ledger.replay_seconds)
         else:
             self._keeper.put_base(self._snapshot(step))
         self._context.forget()
         self._hooks.start()
+        if self._ledger is not None:
+            self._hooks.why_base = self._ledger.changed
 
     def _snapshot(self, step: int) -> snapshot.Snapshot:
         taken = snapshot.take(step, self._roster, self._context, self._slots)
@@ -265,27 +266,14 @@ class Run:
 
     def _commit_record(self, keeper: Keeper, hooks: Hooks, step: int) -> bool:
         """A record, and a base beside it when it is time for one."""
-        items = self._context.changed()
-        updates = hooks.handed_over()
-        blobs = [blob for update in updates for blob in update.blobs]
-        pieces: list[Bytes] = [piece for update in updates for piece in update.pieces]
-        groups, more = hooks.final_groups()
-        more += [blob for item in items.values() for blob in item.blobs]
-        blobs += [blob for blob, _ in more]
-        pieces += aligned(more)
-        head = body.Head(
-            tuple(update.update for update in updates), groups, {name: item.tree for name, item in items.items()},
-            self._parameters_digest(hooks), self._state_digest(hooks, step), tuple(blobs),
-        )  # fmt: skip
-        pieces.insert(0, body.head_piece(head))
-        nbytes = sum(memoryview(piece).nbytes for piece in pieces)
-        due = self._pace.recorded(nbytes, time.perf_counter()) and keeper.reserve_base(0.0)
-        record = Record(frame.UPDATE, step, pieces)
-        keeper.put(Item(record, nbytes, lambda: _release(updates)), self._snapshot(step) if due else None)
+        taken = record.take(hooks, self._context, self._roster, whole=step % self._settings.digest_every == 0)
+        due = self._pace.recorded(taken.nbytes, time.perf_counter()) and keeper.reserve_base(0.0)
+        item = Item(Record(frame.UPDATE, step, taken.pieces), taken.nbytes, taken.release)
+        keeper.put(item, self._snapshot(step) if due else None)
         return True
 
     def _commit_base(self, keeper: Keeper, hooks: Hooks, step: int, why: str) -> bool:
-        """A step that replay cannot reach: only a base can hold it. While the last base is being written, nothing can."""
+        """A step that replay cannot reach: only a base can hold it. While the last one is being written, nothing can."""
         crowded = why in (GAP, BUFFER_FULL) and not keeper.drained
         if crowded or not keeper.reserve_base(self._settings.stall_ms_max / 1000):
             keeper.skip(step, why)
@@ -296,25 +284,10 @@ class Run:
             hooks.rename(self._roster)
         hooks.say_all()
         taken = self._snapshot(step)
-        head = body.Head((), {}, {}, self._parameters_digest(hooks), self._state_digest(hooks, 0), ())
-        piece = body.head_piece(head)
+        piece = record.take_rebase(hooks, self._roster)
         keeper.put(Item(Record(frame.REBASE, step, [piece]), len(piece), lambda: None), taken)
         keeper.warn(f"step {step} is kept as a base: {why}")
         return True
-
-    def _parameters_digest(self, hooks: Hooks) -> str:
-        return combine(
-            (f"model/{name}", pair) for name, pair in zip(self._roster.parameters, hooks.digests, strict=True)
-        )
-
-    def _state_digest(self, hooks: Hooks, step: int) -> str | None:
-        """The digest of the whole state, every so often."""
-        if step % self._settings.digest_every:
-            return None
-        pairs = {f"model/{name}": pair for name, pair in zip(self._roster.parameters, hooks.digests, strict=True)}
-        tensors = snapshot.optimizer_tensors(self._roster)
-        pairs.update(zip(tensors, digest(list(tensors.values())), strict=True))
-        return snapshot.state_digest(pairs)
 
     def _admit(self, nbytes: int) -> bool:
         return not self._gap and self._running()[0].reserve(nbytes, self._settings.stall_ms_max / 1000)
@@ -352,12 +325,6 @@ def _identity(disk: LocalDisk, path: str) -> Identity:
             )
         start_identity(disk, Identity(secrets.token_hex(16), _now(), __version__))
     return load_identity(disk, path)
-
-
-def _release(updates: list[Captured]) -> None:
-    for update in updates:
-        if update.slot is not None:
-            update.slot.release()
 
 
 def _now() -> str:

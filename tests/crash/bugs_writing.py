@@ -12,7 +12,7 @@ from everstep.log import lease
 from everstep.log.writer import Writer
 from everstep.store import disk as disk_module
 from everstep.store import manifest as manifest_module
-from everstep.store import prune, witness
+from everstep.store import names, prune, witness
 from everstep.store.manifest import Book
 from tests.crash.mutation import bug, swapped
 from tests.crash.simdisk import SimDisk
@@ -38,6 +38,17 @@ class _Unsynced:
         pass
 
 
+class _RootUnsynced(_Unsynced):
+    """A disk whose run directory is never synced."""
+
+    def sync(self, handle: int) -> None:
+        self._disk.sync(handle)
+
+    def sync_dir(self, directory: str) -> None:
+        if directory:
+            self._disk.sync_dir(directory)
+
+
 @bug("explored")
 def no_file_fsync() -> Iterator[None]:
     with swapped(SimDisk, "sync", _nothing):
@@ -54,6 +65,20 @@ def no_directory_fsync() -> Iterator[None]:
 def run_directory_not_synced() -> Iterator[None]:
     real = SimDisk.sync_dir
     with swapped(SimDisk, "sync_dir", lambda self, where: real(self, where) if where else None):
+        yield
+
+
+@bug("killed_then_cut")
+def names_of_a_killed_writer_not_synced() -> Iterator[None]:
+    """As it was: a directory that existed was taken for one that had been synced."""
+    real = lease.take
+
+    def take(disk: Any, run: str, rank: int, **options: Any) -> Any:
+        if names.writer(rank) not in disk.names(""):
+            return real(disk, run, rank, **options)
+        return real(_RootUnsynced(disk), run, rank, **options)
+
+    with swapped(lease, "take", take):
         yield
 
 
@@ -83,7 +108,7 @@ def removed_before_renamed() -> Iterator[None]:
         yield
 
 
-@bug("explored")
+@bug("killed_then_cut")
 def tail_of_a_killed_writer_not_synced() -> Iterator[None]:
     with swapped(SimDisk, "sync_file", _nothing):
         yield
@@ -93,14 +118,14 @@ def tail_of_a_killed_writer_not_synced() -> Iterator[None]:
 def manifest_before_base_is_durable() -> Iterator[None]:
     real = Keeper._write_base
 
-    def early(self: Keeper, snapshot: Any, written: list[Any]) -> None:
+    def early(self: Keeper, snapshot: Any) -> None:
         write = type(snapshot).write
 
         def unsynced(taken: Any, disk: Any, book: Book) -> Any:
             return write(taken, _Unsynced(disk), book)
 
         with swapped(type(snapshot), "write", unsynced):
-            real(self, snapshot, written)
+            real(self, snapshot)
 
     with swapped(Keeper, "_write_base", early):
         yield

@@ -24,6 +24,7 @@ class Sizes:
     thorough: int = 12
     states: int = 600_000
     lossy: int = 60_000
+    faulty: int = 100_000
     schedules: float = 1.0
     sampled: int = 400
     kills: int = 2_000
@@ -33,7 +34,7 @@ class Sizes:
 
 
 FULL = Sizes()
-QUICK = Sizes(1, 30_000, 5_000, 0.1, 20, 60, 24, 20, 12)
+QUICK = Sizes(1, 30_000, 5_000, 5_000, 0.1, 20, 60, 24, 20, 12)
 
 
 def shared(tasks: Iterable[tuple[Any, ...]], workers: int, enough: Callable[[], bool] = lambda: False) -> Iterator[Any]:
@@ -50,31 +51,30 @@ def shared(tasks: Iterable[tuple[Any, ...]], workers: int, enough: Callable[[], 
                 waiting |= {pool.submit(*task) for task in itertools.islice(source, workers - len(waiting))}
 
 
-def _explore(seed: int, lossy: bool, exhaustive_max: int) -> tuple[Tally, float]:
+def _explore(seed: int, mode: str, exhaustive_max: int) -> tuple[Tally, float]:
     began = time.process_time()
-    tally = Exploration(seed, lossy=lossy, exhaustive_max=exhaustive_max).run(14)
+    tally = Exploration(seed, **({mode: True} if mode else {}), exhaustive_max=exhaustive_max).run(14)
     return tally, time.process_time() - began
 
 
 def simulate(seed: int, sizes: Sizes, workers: int, step: Step) -> tuple[list[Row], list[str]]:
     """Crash states of random runs, the same on a disk that drops flushes, and writers that take each other over."""
-    began, total, lossy = time.perf_counter(), Tally(), Tally()
+    began, total = time.perf_counter(), Tally()
     seconds = 0.0
     first = seed * 1_000_000
     tasks: Iterator[tuple[Any, ...]] = itertools.chain(
-        ((_explore, first + at, False, 12) for at in range(sizes.thorough)),
-        ((_explore, first + at, False, 6) for at in itertools.count(sizes.thorough)),
+        ((_explore, first + at, "", 12) for at in range(sizes.thorough)),
+        ((_explore, first + at, "", 6) for at in itertools.count(sizes.thorough)),
     )
     for tally, spent in shared(tasks, workers, lambda: total.states >= sizes.states):
         total.add(tally)
         seconds += spent
         step(tally.states)
     wall = time.perf_counter() - began
-    tasks = ((_explore, first + 500_000 + at, True, 6) for at in itertools.count())
-    for tally, _ in shared(tasks, workers, lambda: lossy.states >= sizes.lossy):
-        lossy.add(tally)
-        step(tally.states)
+    lossy = _mode("lossy", first + 400_000, sizes.lossy, workers, step)
+    faulty = _mode("faulty", first + 700_000, sizes.faulty, workers, step)
     plays, wrongs = _plays(seed, sizes, workers)
+    errors = "calls that fail, then crashes (E1)"
     case, flush, two = "simulated power cuts (W1)", "disk that drops confirmed flushes (W7)", "paused writers (P7)"
     rows = [
         Row(case, "crash states", total.states, "", f">= {sizes.states}", total.states >= sizes.states),
@@ -85,10 +85,26 @@ def simulate(seed: int, sizes: Sizes, workers: int, step: Step) -> tuple[list[Ro
         Row(case, "wall clock", round(wall, 1), "s", "", True),
         Row(flush, "crash states", lossy.states, "", f">= {sizes.lossy}", lossy.states >= sizes.lossy),
         Row(flush, "wrong states", lossy.violations, "", "0", lossy.violations == 0),
+        Row(errors, "crash states", faulty.states, "", f">= {sizes.faulty}", faulty.states >= sizes.faulty),
+        Row(errors, "broken promises", faulty.violations, "", "0", faulty.violations == 0),
         Row(two, "interleavings", plays, "", "> 0", plays > 0),
         Row(two, "broken promises", len(wrongs), "", "0", not wrongs),
     ]
-    return rows, [*total.examples, *(f"lossy: {text}" for text in lossy.examples), *wrongs[:5]]
+    return rows, [
+        *total.examples,
+        *(f"lossy: {text}" for text in lossy.examples),
+        *(f"faulty: {text}" for text in faulty.examples),
+        *wrongs[:5],
+    ]
+
+
+def _mode(mode: str, first: int, states: int, workers: int, step: Step) -> Tally:
+    total = Tally()
+    tasks = ((_explore, first + at, mode, 6) for at in itertools.count())
+    for tally, _ in shared(tasks, workers, lambda: total.states >= states):
+        total.add(tally)
+        step(tally.states)
+    return total
 
 
 def _plays(seed: int, sizes: Sizes, workers: int) -> tuple[int, list[str]]:

@@ -1,5 +1,6 @@
 """Directed scenarios: what random runs meet rarely or never. Each returns what was wrong, or None."""
 
+import contextlib
 import errno
 import random
 from collections.abc import Callable
@@ -8,13 +9,15 @@ from everstep.store import names
 from tests.crash import interleave, workload
 from tests.crash.explore import Exploration
 from tests.crash.frozen import FrozenDisk
-from tests.crash.simdisk import SimDisk, Write
+from tests.crash.simdisk import Cut, SimDisk
+from tests.crash.states import crash_states
 from tests.crash.truth import Truth
 from tests.crash.verdict import judge
 from tests.crash.workload import Session
 
 FIRST = names.segment(0, 1, 0)
 SEEDS = 14
+KILLS_MAX = 400
 
 
 def explored() -> str | None:
@@ -44,22 +47,63 @@ def _pauses(work: str, rng: random.Random) -> list[interleave.Schedule]:
     return whole + both + rng.sample(rest, min(len(rest), 260))
 
 
+def killed_then_cut() -> str | None:
+    """A kill after every effect of a short run; the next process goes on from the page cache; then the power goes."""
+    for effects in range(1, KILLS_MAX):
+        disk, truth, left = SimDisk(), Truth(), [effects]
+
+        def watch(disk: SimDisk = disk, left: list[int] = left) -> None:
+            left[0] -= 1
+            if left[0] == 0:
+                disk.cut = True
+                raise Cut
+
+        disk.watch = watch
+        with contextlib.suppress(Cut):
+            _short_run(disk, truth)
+        if left[0] > 0:
+            return None
+        after = SimDisk(disk.kernel)
+        session = Session(after, truth, random.Random(3))
+        for moment in ("opened", "trained"):
+            for state in crash_states(after, random.Random(4), limit=24, newest_only=False, exhaustive_max=4):
+                if wrong := judge(FrozenDisk(state), truth):
+                    return f"killed after effect {effects}, {moment}, cut: {wrong}"
+            session.commit()
+            session.write_records()
+            session.note()
+    return f"the short run has more than {KILLS_MAX} effects"
+
+
+def _short_run(disk: SimDisk, truth: Truth) -> None:
+    session = Session(disk, truth, random.Random(2))
+    for at in range(6):
+        session.commit(with_base=at == 3)
+        session.write_records()
+        session.write_bases()
+        session.note()
+    session.rebase(skipped=1)
+    session.write_records()
+    session.write_bases()
+    session.note()
+
+
 def failed_sync() -> str | None:
     """A sync fails once and the kernel forgets the pages: what was not synced must go elsewhere."""
-    return _refused("sync", forget=True)
+    return _refused("sync")
 
 
 def failed_write() -> str | None:
     """A write stops half-way: nothing may follow those bytes."""
-    return _refused("write", forget=False)
+    return _refused("write")
 
 
 def failed_check() -> str | None:
     """The look for a successor fails after the sync: the same record must not be written after itself."""
-    return _refused("exists", forget=False)
+    return _refused("exists")
 
 
-def _refused(call: str, *, forget: bool) -> str | None:
+def _refused(call: str) -> str | None:
     disk, truth, session = _begun()
     armed = [True]
 
@@ -70,8 +114,6 @@ def _refused(call: str, *, forget: bool) -> str | None:
         if call == "write":
             handle = session.keeper._writer._handle
             disk.write(handle, [b"half of a record, or so"])
-        if forget:
-            disk.kernel.effects = [e for e in disk.kernel.effects if not isinstance(e, Write) or e.mark]
         raise OSError(errno.EIO, "refused")
 
     session.commit()
@@ -157,9 +199,8 @@ def _history(letter: bytes) -> tuple[SimDisk, Truth]:
     return disk, truth
 
 
-SCENARIOS: dict[str, Callable[[], str | None]] = {
-    scenario.__name__: scenario
-    for scenario in (
-        explored, paused, failed_sync, failed_write, failed_check, stopped_while_waiting, spliced, foreign, hole
-    )
-}  # fmt: skip
+ALL = (
+    explored, paused, killed_then_cut, failed_sync, failed_write, failed_check, stopped_while_waiting, spliced, foreign,
+    hole,
+)  # fmt: skip
+SCENARIOS: dict[str, Callable[[], str | None]] = {scenario.__name__: scenario for scenario in ALL}

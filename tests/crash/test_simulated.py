@@ -17,3 +17,9 @@ def test_a_disk_that_drops_flushes_may_lose_steps_but_never_yields_a_wrong_one()
     found = explore(range(100, 102), lossy=True)
     assert found.violations == 0, found.examples
     assert found.states > 1_000
+
+
+def test_a_call_that_fails_before_the_crash_makes_no_difference() -> None:
+    found = explore(range(200, 202), faulty=True)
+    assert found.violations == 0, found.examples
+    assert found.states > 1_000

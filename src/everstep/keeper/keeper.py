@@ -5,6 +5,7 @@ full buffer costs a commit at most `stall_ms_max`, a disk that refuses writes co
 """
 
 import contextlib
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from everstep.store import names, prune, witness
 from everstep.store.disk import Disk
 from everstep.store.manifest import BaseEntry, Book, Manifest
 
+LOGGER = logging.getLogger("everstep")
 RETRY_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0)
 BATCH_BYTES = 64 << 20
 
@@ -74,6 +76,7 @@ class Keeper:
         self._changed = threading.Condition()
         self._frontier = Frontier(0, based=False)
         self._witness: int | None = None
+        self._written: tuple[Snapshot, BaseEntry] | None = None
         self._threads: list[threading.Thread] = []
 
     def start(self, step: int, *, based: bool) -> None:
@@ -139,10 +142,17 @@ class Keeper:
             self.warn(f"steps from {step} on were not recorded: {why}, and the disk has not caught up")
 
     def warn(self, text: str) -> None:
+        """Leave a word in `health` and in the program's log."""
+        LOGGER.warning("%s", text)
         with self._changed:
             self._shared.warnings[text] = None
             while len(self._shared.warnings) > 20:
                 del self._shared.warnings[next(iter(self._shared.warnings))]
+
+    def refuse_if_fenced(self) -> None:
+        """Raise Fenced once another process owns the run: what is trained here from now on belongs to nobody."""
+        if self._shared.state == "fenced":
+            raise Fenced(self._shared.errors["stop"])
 
     @property
     def acknowledged(self) -> int:
@@ -197,6 +207,7 @@ class Keeper:
             self._stop("failed", f"{type(failed).__name__}: {failed}")
 
     def _stop(self, state: Literal["fenced", "failed"], error: str) -> None:
+        LOGGER.error("%s: %s", state, error)
         with self._changed:
             self._shared.state = state
             self._shared.errors = {"stop": error}
@@ -210,9 +221,7 @@ class Keeper:
 
     def _write_records(self) -> None:
         while batch := self._next_batch():
-            if not self._persist(
-                "log", lambda: self._writer.write([item.record for item in batch], self.acknowledged)
-            ):
+            if not self._persist("log", lambda: self._writer.write([item.record for item in batch], self.acknowledged)):
                 return
             self._acknowledge(batch)
 
@@ -261,8 +270,7 @@ class Keeper:
 
     def _write_bases(self) -> None:
         while (snapshot := self._next_snapshot()) is not None:
-            written: list[BaseEntry] = []
-            if not self._persist("base", lambda: self._write_base(snapshot, written)):
+            if not self._persist("base", lambda: self._write_base(snapshot)):
                 return
 
     def _next_snapshot(self) -> Snapshot | None:
@@ -270,14 +278,14 @@ class Keeper:
             self._changed.wait_for(lambda: self._shared.snapshot or self._shared.closing or self._stopped())
             return None if self._stopped() else self._shared.snapshot
 
-    def _write_base(self, snapshot: Snapshot, written: list[BaseEntry]) -> None:
-        if not written:  # once: a manifest that failed to be published may name these files all the same
-            written.append(snapshot.write(self._disk, self._book))
-        entry = written[0]
+    def _write_base(self, snapshot: Snapshot) -> None:
+        if self._written is None or self._written[0] is not snapshot:
+            self._written = (snapshot, snapshot.write(self._disk, self._book))
+        entry = self._written[1]  # not written again: a manifest that failed to be published may name it all the same
         self._book.change(lambda manifest: msgspec.structs.replace(manifest, bases=(*manifest.bases, entry)))
         with self._changed:
             self._frontier.based(snapshot.step)
-            self._shared.snapshot = None
+            self._shared.snapshot = self._written = None
             self._shared.bases += 1
             snapshot.release()
             self._note()
@@ -293,6 +301,8 @@ class Keeper:
 
     def _degraded(self, what: str, error: str) -> None:
         with self._changed:
+            if what not in self._shared.errors:
+                LOGGER.warning("%s", error)
             self._shared.errors[what] = error
             if not self._stopped():
                 self._shared.state = "degraded"
@@ -302,6 +312,7 @@ class Keeper:
         with self._changed:
             if self._shared.errors.pop(what, None) is not None and not self._shared.errors and not self._stopped():
                 self._shared.state = "ok"
+                LOGGER.warning("%s: the disk takes writes again", what)
                 self._changed.notify_all()
 
     def _stopped(self) -> bool:

@@ -25,9 +25,9 @@ class Pace:
         self._log_bytes = self._records = 0
         self._began = None
 
-    def resumed(self, log_bytes: int, records: int, seconds: float) -> None:
+    def resumed(self, state_bytes: int, log_bytes: int, records: int, seconds: float) -> None:
         """A run goes on over this much log since its last base; replaying it took `seconds`."""
-        self._log_bytes, self._records = log_bytes, records
+        self._state_bytes, self._log_bytes, self._records = state_bytes, log_bytes, records
         if records:
             self._replay_seconds = seconds / records
 

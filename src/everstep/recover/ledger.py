@@ -21,15 +21,20 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """Every item of a restored state. `replay` says by which rules the records were applied."""
+    """Every item of a restored state. `replay` says by which rules the records were applied.
+
+    `changed` says why the program that goes on from here is not the one that trained so far; None if it is.
+    """
 
     step: int
     base_step: int
     records: int
     replay: str
     seconds: float
+    replay_seconds: float
     items: tuple[Item, ...]
     notes: tuple[str, ...] = ()
+    changed: str | None = None
 
     def __iter__(self) -> Iterator[Item]:
         return iter(self.items)

@@ -55,7 +55,14 @@ def _restore(disk: Disk, rank: int, routes: list[Route]) -> Found:
     origin = f"base {found.index.step}" + (f" and {found.records} records ({found.replayed})" if found.records else "")
     items = tuple(Item(name, KINDS[name.partition("/")[0]], "restored", origin) for name in tensors)
     ledger = Ledger(
-        found.step, found.index.step, found.records, found.replayed, time.perf_counter() - began, items, found.notes
+        found.step,
+        found.index.step,
+        found.records,
+        found.replayed,
+        time.perf_counter() - began,
+        found.replay_seconds,
+        items,
+        found.notes,
     )
     return Found(found.step, tensors, context, ledger)
 

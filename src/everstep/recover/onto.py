@@ -8,6 +8,7 @@ import torch
 from everstep.capture import rng
 from everstep.capture.context import Context
 from everstep.capture.roster import Roster
+from everstep.capture.snapshot import versions
 from everstep.recover import match
 from everstep.recover.choose import Route
 from everstep.recover.ledger import Item, Ledger, Status, refuse
@@ -46,8 +47,20 @@ def onto_program(
     missing = _place_context(recovered, roster, context)
     return Ledger(
         recovered.step, recovered.index.step, recovered.records, recovered.replayed, time.perf_counter() - began,
-        tuple(_items(recovered, roster, context, missing)), recovered.notes,
+        recovered.replay_seconds, tuple(_items(recovered, roster, context, missing)), recovered.notes,
+        "the program holds other things than the run" if beside else _moved(recovered.index),
     )  # fmt: skip
+
+
+def _moved(index: Index) -> str | None:
+    """Whether the arithmetic may not be what it was: then what follows needs a base of its own."""
+    now = versions()
+    moved = [
+        f"{name} {then} is now {now.get(name)}"
+        for name, then in index.content.versions.items()
+        if now.get(name) != then
+    ]
+    return f"it goes on elsewhere: {'; '.join(moved)}" if moved else None
 
 
 def _place_context(recovered: Recovered, roster: Roster, context: Context) -> list[str]:

@@ -1,5 +1,6 @@
 """Brings a state to a step: by the shortest route, and by another where the first proves damaged."""
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +29,7 @@ class Recovered:
     folded: Folded
     index: Index
     replayed: str
+    replay_seconds: float
     records: int
     notes: tuple[str, ...]
 
@@ -59,6 +61,7 @@ def _replay(
         place_base(index, tensors, roster)
         folded: Folded = {name: (item, tensors, route.base.step) for name, item in index.content.context.items()}
         replay = Replay(roster, rules)
+        began = time.perf_counter()
         try:
             replay.run(read(disk, route.records), folded)
         except ReplayDiffers as differs:
@@ -67,8 +70,9 @@ def _replay(
                 rules = None
                 continue
             raise ReplayDiffers(_why(differs, index)) from differs
+        spent = time.perf_counter() - began
         context = {name: tree.decode(item, blobs.__getitem__) for name, (item, blobs, _) in folded.items()}
-        return Recovered(route.step, context, folded, index, _by(replay), len(route.records), tuple(notes))
+        return Recovered(route.step, context, folded, index, _by(replay), spent, len(route.records), tuple(notes))
 
 
 def _by(replay: Replay) -> str:

@@ -283,11 +283,11 @@ def created(path: str) -> LocalDisk:
         missing.append(head)
         head = os.path.dirname(head)
     try:
+        with contextlib.suppress(PermissionError):  # then it is not ours, and whoever made it saw to it
+            _sync_name(head)  # made, perhaps, by one of us who was killed before syncing it
         for directory in reversed(missing):
             os.mkdir(directory, 0o700)
-            descriptor = os.open(os.path.dirname(directory), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            os.fsync(descriptor)
-            os.close(descriptor)
+            _sync_name(directory)
         disk = LocalDisk(path)
     except OSError as failed:
         raise StoreFailed(
@@ -297,3 +297,11 @@ def created(path: str) -> LocalDisk:
         disk.release()
         raise StoreFailed(f"{path}: is read-only for this user. A run needs a directory it can write to.")
     return disk
+
+
+def _sync_name(directory: str) -> None:
+    descriptor = os.open(os.path.dirname(directory), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
