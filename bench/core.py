@@ -32,7 +32,7 @@ from everstep.shadow.rules import Rules
 from everstep.store.disk import created, existing
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
-from train import Program  # noqa: E402 the demo's own program
+from train import Program
 
 MIB = 1 << 20
 

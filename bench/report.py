@@ -1,7 +1,7 @@
 """Writes docs/BENCHMARKS.md from the committed results, so that no number in it was typed by hand.
 
-    python -m bench.report          writes it
-    python -m bench.report --check  fails if it is not what the results say
+python -m bench.report          writes it
+python -m bench.report --check  fails if it is not what the results say
 """
 
 import json
@@ -14,32 +14,40 @@ RESULTS = ROOT / "bench" / "results"
 PAGE = ROOT / "docs" / "BENCHMARKS.md"
 HEAD = """# Benchmarks
 
-Generated from `bench/results/` by `python -m bench.report`; no number here was typed by hand. Each row names its baseline, measured in
-the same run. `target` is what was asked for before the run; a target that was missed stays in the table.
+Generated from `bench/results/` by `python -m bench.report`; no number here was typed by hand. Each row names its
+baseline, measured in the same run. `target` is what was asked for before the run; a target that was missed stays in the table.
 """
 
 
 def page() -> str:
-    parts = [HEAD]
-    for path in sorted(RESULTS.glob("*.json")):
-        parts.append(section(json.loads(path.read_text()), path.name))
-    return "\n".join(parts)
+    sections = [section(json.loads(path.read_text()), path.name) for path in sorted(RESULTS.glob("*.json"))]
+    return "\n".join([HEAD, *sections])
 
 
 def section(result: dict[str, Any], name: str) -> str:
     machine, versions = result["machine"], result["versions"]
-    where = f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB" + (f", {machine['gpu']}" if machine.get("gpu") else "")
+    where = f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB"
+    where += f", {machine['gpu']}" if machine.get("gpu") else ""
+    what = ", ".join(f"{key} {value}" for key, value in versions.items())
     lines = [
         f"## {result['bench']}",
         "",
-        f"`bench/results/{name}`, {result['date'][:10]}; {where}; " + ", ".join(f"{key} {value}" for key, value in versions.items()),
+        f"`bench/results/{name}`, {result['date'][:10]}; {where}; {what}",
         "",
         "| case | metric | value | baseline | target | met |",
         "|---|---|---:|---|---|---|",
     ]
     for row in result["rows"]:
         met = {None: "", True: "yes", False: "**no**"}[row["met"]]
-        lines.append(f"| {row['case']} | {row['metric']} | {number(row['value'])} {row['unit']} | {row['baseline']} | {row['target'] or ''} | {met} |")
+        cells = (
+            row["case"],
+            row["metric"],
+            f"{number(row['value'])} {row['unit']}",
+            row["baseline"],
+            row["target"] or "",
+            met,
+        )
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, ""])
 
 

@@ -1,4 +1,6 @@
-"""A small transformer that learns to write Python, from the interpreter's own standard library. Bytes are its tokens."""
+"""A small transformer that learns to write Python, from the interpreter's own standard library. Bytes are its
+tokens.
+"""
 
 import sysconfig
 from pathlib import Path

@@ -136,15 +136,19 @@ class Run:
         return self._step
 
     def commit(self) -> int:
-        """Make the step just taken recoverable. Returns once it is handed over; `acknowledged` says what survives what."""
+        """Make the step just taken recoverable. Returns once it is handed over; `acknowledged` says what survives
+        what.
+        """
         self._usable()
         keeper, hooks = self._running()
         keeper.refuse_if_fenced()
         hooks.check()
         if not hooks.updates and hooks.why_base is None and not self._scaler_skipped():
             raise Misuse(
-                f"commit() after step {self._step}: no optimizer has stepped since the last commit. Commit once per optimizer.step(), "
-                "after it (with gradient accumulation, not after every micro-batch). With a GradScaler, pass it in state=."
+                f"commit() after step {self._step}: no optimizer has stepped since the last commit. Commit once per "
+                "optimizer.step(), "
+                "after it (with gradient accumulation, not after every micro-batch). With a GradScaler, pass it in "
+                "state=."
             )
         step = self._step + 1
         why_base = hooks.why_base or (GAP if self._gap else None)
@@ -173,7 +177,8 @@ class Run:
             raise Misuse(f"wait({wanted}): only steps up to {self._step} are committed.")
         if wanted > self._recorded:
             raise NotAcknowledged(
-                f"step {wanted} was not recorded (see run.health), {keeper.acknowledged} is acknowledged. The next base closes the gap."
+                f"step {wanted} was not recorded (see run.health), {keeper.acknowledged} is acknowledged. The next "
+                "base closes the gap."
             )
         if not keeper.wait(wanted, timeout):
             health = keeper.health
@@ -207,7 +212,8 @@ class Run:
                 health = self._keeper.health
                 if self._hooks is not None and health.acknowledged < self._recorded and health.state != "fenced":
                     raise NotAcknowledged(
-                        f"{self._url}: closed with step {health.acknowledged} acknowledged, {health.committed} was committed"
+                        f"{self._url}: closed with step {health.acknowledged} acknowledged, {health.committed} was "
+                        "committed"
                         f"{f' ({health.error})' if health.error else ''}. The acknowledged step is safe."
                     )
         finally:
@@ -233,8 +239,8 @@ class Run:
         book, step = self._lease.book, self._step
         last = inventory.records.get(step)
         writer = term.begin(
-            self._disk, book, inventory.manifest, inventory.segments, parent=inventory.epoch if routes else None, step=step,
-            chain=last.frame.chain if last is not None else 0, opened=_now(),
+            self._disk, book, inventory.manifest, inventory.segments, parent=inventory.epoch if routes else None,
+            step=step, chain=last.frame.chain if last is not None else 0, opened=_now(),
             segment_bytes=self._settings.segment_bytes,
         )  # fmt: skip
         self._keeper = Keeper(
@@ -273,7 +279,9 @@ class Run:
         return True
 
     def _commit_base(self, keeper: Keeper, hooks: Hooks, step: int, why: str) -> bool:
-        """A step that replay cannot reach: only a base can hold it. While the last one is being written, nothing can."""
+        """A step that replay cannot reach: only a base can hold it. While the last one is being written, nothing
+        can.
+        """
         crowded = why in (GAP, BUFFER_FULL) and not keeper.drained
         if crowded or not keeper.reserve_base(self._settings.stall_ms_max / 1000):
             keeper.skip(step, why)

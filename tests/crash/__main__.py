@@ -5,6 +5,7 @@ import sys
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported anywhere: children are forked and must find no threads
 
+import logging
 import time
 
 import click
@@ -26,7 +27,8 @@ from tests.crash.scenarios import SCENARIOS
 @click.option("--json", "path", type=click.Path(dir_okay=False), default=None, help="Write the rows to this file.")
 def main(quick: bool, seed: int | None, only: str | None, workers: int, path: str | None) -> None:
     """Crash everstep in every way we know, and check what is left."""
-    console = Console()
+    console = Console(width=120)
+    logging.getLogger("everstep").setLevel(logging.CRITICAL)  # what the keeper says of disks that fail on purpose
     seed = int.from_bytes(os.urandom(3), "big") if seed is None else seed
     sizes = QUICK if quick else FULL
     console.print(f"seed {seed}")

@@ -45,7 +45,8 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "our own": lambda params: Langevin(params, lr=0.01),
 }
 FEATURES = (
-    "plain", "clip", "accumulation", "scheduler", "scaler skip", "frozen", "tied", "batch norm", "two groups", "two optimizers", "bf16",
+    "plain", "clip", "accumulation", "scheduler", "scaler skip", "frozen", "tied", "batch norm", "two groups", "two "
+    "optimizers", "bf16",
 )  # fmt: skip
 
 

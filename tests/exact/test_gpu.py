@@ -18,7 +18,8 @@ def bits(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     for name, p in model.named_parameters():
         found |= {f"{name}/{key}": value.cpu() for key, value in optimizer.state[p].items()}
     found["cuda"], found["cpu"] = torch.cuda.get_rng_state(), torch.get_rng_state()
-    return {name: (value.dtype, value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()) for name, value in found.items()}
+    flat = {name: (value.dtype, value.contiguous().reshape(-1).view(torch.uint8)) for name, value in found.items()}
+    return {name: (dtype, value.numpy().tobytes()) for name, (dtype, value) in flat.items()}
 
 
 @pytest.mark.parametrize(
@@ -34,7 +35,9 @@ def bits(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     ids=lambda options: " ".join(str(value) for value in options.values()),
 )
 @pytest.mark.parametrize("scaled", [False, True])
-def test_a_resumed_run_on_a_gpu_equals_an_uninterrupted_one(options: dict[str, Any], scaled: bool, tmp_path: Path) -> None:
+def test_a_resumed_run_on_a_gpu_equals_an_uninterrupted_one(
+    options: dict[str, Any], scaled: bool, tmp_path: Path
+) -> None:
     def train(until: int, path: Path | None) -> dict[str, Any]:
         torch.manual_seed(1)
         settings = dict(options)
@@ -60,7 +63,9 @@ def test_a_resumed_run_on_a_gpu_equals_an_uninterrupted_one(options: dict[str, A
     assert found == train(9, None)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.int32, torch.bool, torch.complex64])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bfloat16, torch.float64, torch.int32, torch.bool, torch.complex64]
+)
 def test_the_digest_is_the_same_on_both_devices(dtype: torch.dtype) -> None:
     tensor = (torch.randn(100_003) * 10).to(dtype)
     assert digest([tensor]) == digest([tensor.cuda()])

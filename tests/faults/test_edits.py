@@ -1,4 +1,6 @@
-"""Whatever changes the state behind the optimizer's back is noticed, and the step becomes a base, never a wrong replay."""
+"""Whatever changes the state behind the optimizer's back is noticed, and the step becomes a base, never a wrong
+replay.
+"""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -10,7 +10,9 @@ import torch
 from torch import nn
 
 import everstep
-from everstep.errors import Misuse, Mismatch, NotARun, RunInUse, Unsupported
+from everstep.capture import snapshot
+from everstep.errors import Fenced, Mismatch, Misuse, NotARun, RunInUse, Unsupported
+from everstep.recover import onto
 from tests.faults.conftest import Small
 
 Make = Callable[..., Small]
@@ -80,7 +82,7 @@ def test_resume_comes_first_and_once(tmp_path: Path, small: Make) -> None:
 
 def test_an_exception_in_the_training_step_keeps_what_was_committed(tmp_path: Path, small: Make) -> None:
     program = small()
-    with pytest.raises(ZeroDivisionError), program.open(tmp_path / "run") as run:
+    with pytest.raises(ZeroDivisionError), program.open(tmp_path / "run") as run:  # noqa: PT012 a whole loop fails
         run.resume()
         for at in range(5):
             program.step()
@@ -123,8 +125,14 @@ def test_a_run_of_another_model_is_refused_with_every_difference(tmp_path: Path,
     with run, pytest.raises(Mismatch) as refused:
         run.resume()
     text = str(refused.value)
-    for part in ("'0.weight': F32 in the run, F64 in the model", "'2.weight': shape (2, 8) in the run, (3, 8)", "'3.weight': only in the program",
-                 "buffer '3.running_mean': only in the program", "torch.optim.adamw.AdamW in the run, torch.optim.sgd.SGD", "state 'lr': only in the run"):  # fmt: skip
+    for part in (
+        "'0.weight': F32 in the run, F64 in the model",
+        "'2.weight': shape (2, 8) in the run, (3, 8)",
+        "'3.weight': only in the program",
+        "buffer '3.running_mean': only in the program",
+        "torch.optim.adamw.AdamW in the run, torch.optim.sgd.SGD",
+        "state 'lr': only in the run",
+    ):
         assert part in text
     assert len(refused.value.items) >= 8
     assert all(torch.equal(one, two) for one, two in zip(before, other.parameters(), strict=True)), (
@@ -149,6 +157,37 @@ def test_unmatched_items_are_kept_when_the_settings_say_so(tmp_path: Path, small
         assert torch.equal(larger[3].weight, fresh)
         assert run.ledger is not None
         assert {item.name: item.status for item in run.ledger if item.kind == "parameter"}["3.weight"] == "kept"
+        larger(torch.randn(4, 8)).square().sum().backward()
+        optimizer.step()
+        assert run.commit() == 2
+        run.wait(timeout=30)
+        assert any("step 2 is kept as a base: the program holds other things" in text for text in run.health.warnings)
+        after = [p.detach().clone() for p in larger.parameters()]
+    again = nn.Sequential(*small(seed=4).model, nn.Linear(2, 2))
+    with everstep.open(tmp_path / "run", model=again, optimizer=torch.optim.AdamW(again.parameters(), lr=0.01)) as run:
+        assert run.resume() == 2
+        assert all(torch.equal(one, two) for one, two in zip(again.parameters(), after, strict=True))
+
+
+def test_a_run_that_goes_on_elsewhere_begins_with_a_base(
+    tmp_path: Path, small: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another CPU or torch may round otherwise: what it trains must not depend on replaying what it did not."""
+    program = small()
+    with program.open(tmp_path / "run") as run:
+        run.resume()
+        program.step()
+        run.commit()
+    moved = {**snapshot.versions(), "cpu": "another"}
+    for module in (snapshot, onto):
+        monkeypatch.setattr(module, "versions", lambda: moved)
+    with program.open(tmp_path / "run") as run:
+        assert run.resume() == 1
+        program.step()
+        run.commit()
+        run.wait(timeout=30)
+        assert any("cpu AVX" in text and "is now another" in text for text in run.health.warnings)
+        assert run.health.bases == 1
 
 
 def test_a_second_writer_is_refused_and_told_who_the_first_is(tmp_path: Path, small: Make) -> None:
@@ -176,6 +215,9 @@ def test_a_writer_that_was_fenced_off_never_acknowledges_again(tmp_path: Path, s
         old.commit()
         assert not old._keeper.wait(4, 30)
         assert (old.health.state, old.acknowledged()) == ("fenced", 3)
+        first.step()
+        with pytest.raises(Fenced, match="another process took this run over"):
+            old.commit()
         second.step()
         new.commit()
         new.wait(timeout=30)

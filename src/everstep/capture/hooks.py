@@ -21,7 +21,6 @@ from everstep.capture.tensors import describe
 from everstep.codec.body import Update, padding
 from everstep.types import Bytes, Pair, Tensor
 
-
 BUFFER_FULL = "the buffer was full"
 
 

@@ -127,11 +127,10 @@ def _optimizer(
         hyper = encode(f"hyper/{key}/{at}", {name: value for name, value in group.items() if name != "params"})
         groups.append(base.Group(tuple(names[id(parameter)] for parameter in group["params"]), hyper.tree))
         blobs += hyper.blobs
-    state = {
-        names[id(parameter)] if isinstance(parameter, torch.Tensor) else f"#{parameter}":
-        tree.encode(dict(held) if isinstance(held, dict) else held, f"optimizer/{key}/{names.get(id(parameter), f'#{parameter}')}", put)
-        for parameter, held in optimizer.state.items()
-    }  # fmt: skip
+    state: dict[str, Any] = {}
+    for parameter, held in optimizer.state.items():
+        name = names.get(id(parameter), f"#{parameter}")
+        state[name] = tree.encode(dict(held) if isinstance(held, dict) else held, f"optimizer/{key}/{name}", put)
     kind = f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
     return base.OptimizerEntry(key, kind, tuple(groups), state), tuple(blobs)
 

@@ -37,7 +37,7 @@ class Update(msgspec.Struct, frozen=True):
 class Head(msgspec.Struct, frozen=True):
     """What a record says. Blobs of update k are named gradient/k/<parameter>; of context, context/<item>/...
 
-    `groups`: hyper-parameters as they are at the end of the step (a scheduler moved them), where they are not as last said.
+    `groups`: hyper-parameters as they are at the end of the step (a scheduler moved them), if not as last said.
     """
 
     updates: tuple[Update, ...]

@@ -84,7 +84,8 @@ def _numpy(value: Any, path: str, put: Callable[[str, Any], bool]) -> Json:
             return {"$": "ndarray", "v": path}
     raise Unsupported(
         f"{path}: a {type(value).__module__}.{type(value).__qualname__} cannot be recorded. Only tensors and JSON-like "
-        "values can (None, bool, int, float, str, bytes, list, tuple, set, dict): convert it, or leave it out of state_dict()."
+        "values can (None, bool, int, float, str, bytes, list, tuple, set, dict): convert it, or leave it out of "
+        "state_dict()."
     )
 
 

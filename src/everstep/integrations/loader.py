@@ -1,7 +1,7 @@
 """A data loader that knows its place: after a kill no sample is skipped or repeated, with any number of workers.
 
-Workers fetch ahead, so the place is counted where batches are handed out, not where they are fetched; after a resume the
-order is drawn again from its seed and the batches already handed out are passed over without loading them.
+Workers fetch ahead, so the place is counted where batches are handed out, not where they are fetched; after a resume
+the order is drawn again from its seed and the batches already handed out are passed over without loading them.
 """
 
 from collections.abc import Iterator, Sized
@@ -67,7 +67,8 @@ class Loader:
     ) -> None:
         if isinstance(dataset, IterableDataset) or not isinstance(dataset, Sized):
             raise Misuse(
-                "everstep.Loader needs a dataset with a length; for a stream use torchdata's StatefulDataLoader in state=."
+                "everstep.Loader needs a dataset with a length; for a stream use torchdata's StatefulDataLoader in "
+                "state=."
             )
         if clash := {"sampler", "batch_sampler", "generator"} & options.keys():
             raise Misuse(f"everstep.Loader decides the order itself: leave out {sorted(clash)}.")
@@ -111,7 +112,8 @@ class Loader:
     def load_state_dict(self, state: dict[str, Any], /) -> None:
         if state["setup"] != self._setup:
             raise Misuse(
-                f"the data was read with (samples, batch size, shuffle, seed, drop_last) = {state['setup']}, this loader has {self._setup}. "
+                f"the data was read with (samples, batch size, shuffle, seed, drop_last) = {state['setup']}, this "
+                f"loader has {self._setup}. "
                 "With another order no place in it means anything."
             )
         self._epoch, self._taken = int(state["epoch"]), int(state["taken"])

@@ -19,8 +19,8 @@ from everstep.store.manifest import Book, Manifest, Segment, Term
 
 
 def begin(
-    disk: Disk, book: Book, read: Manifest, found: Sequence[tuple[Segment, Scanned]], *, parent: int | None, step: int, chain: int,
-    opened: str, segment_bytes: int,
+    disk: Disk, book: Book, read: Manifest, found: Sequence[tuple[Segment, Scanned]], *, parent: int | None, step: int,
+    chain: int, opened: str, segment_bytes: int,
 ) -> Writer:  # fmt: skip
     """Open the epoch for records after `step` of epoch `parent` (None: a new history).
 

@@ -46,7 +46,8 @@ def _lost(inventory: Inventory, reached: int) -> Damaged:
         return Damaged(str(first), intact=reached if reached >= 0 else first.intact)
     good = f"Steps up to {reached} are intact" if reached >= 0 else "No step can be restored"
     return Damaged(
-        f"step {inventory.acknowledged} was acknowledged, but the files that are left do not lead to it. {good}. Restore "
+        f"step {inventory.acknowledged} was acknowledged, but the files that are left do not lead to it. {good}. "
+        "Restore "
         f"the missing files from a copy, or give up the difference with run.resume(step={reached}).",
         intact=reached,
     )

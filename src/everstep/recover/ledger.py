@@ -45,7 +45,8 @@ class Ledger:
             key = (item.kind, item.status, item.origin)
             counts[key] = counts.get(key, 0) + 1
         lines = [
-            f"step {self.step}: base {self.base_step} and {self.records} records, replayed by {self.replay}, {self.seconds:.2f} s"
+            f"step {self.step}: base {self.base_step} and {self.records} records, replayed by {self.replay}, "
+            f"{self.seconds:.2f} s"
         ]
         lines += [f"  {count:6d} {kind:<10} {status:<9} {origin}" for (kind, status, origin), count in counts.items()]
         return "\n".join([*lines, *(f"  {note}" for note in self.notes)])
@@ -57,7 +58,8 @@ def refuse(step: int, differences: list[str]) -> None:
         shown = "\n  ".join(differences[:50])
         more = f"\n  ... and {len(differences) - 50} more" if len(differences) > 50 else ""
         raise Mismatch(
-            f"step {step} of the run and this program do not hold the same things ({len(differences)} differences). Nothing was "
+            f"step {step} of the run and this program do not hold the same things ({len(differences)} differences). "
+            "Nothing was "
             f"changed.\n  {shown}{more}\nMake them agree, or restore what both hold with Settings(unmatched='keep').",
             tuple(differences),
         )

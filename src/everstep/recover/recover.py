@@ -90,6 +90,8 @@ def _why(differs: ReplayDiffers, index: Index) -> str:
         if ours.get(name) != then
     ]
     reason = f" What is not as it was: {'; '.join(changed)}." if changed else (
-        " Everything around it is as it was: the optimizer keeps state outside optimizer.state, or its step is not deterministic."
+        " Everything around it is as it was: the optimizer keeps state outside optimizer.state, or its step is not "
+        "deterministic."
     )  # fmt: skip
-    return f"{differs}{reason} Nothing wrong is handed out: resume at base {index.step} with run.resume(step={index.step}), or where it trained."
+    away = f"resume at base {index.step} with run.resume(step={index.step}), or where it trained."
+    return f"{differs}{reason} Nothing wrong is handed out: {away}"

@@ -1,4 +1,6 @@
-"""Applies records to a state, in strict order, by native rules where they are proved equal, else by the optimizer itself."""
+"""Applies records to a state, in strict order, by native rules where they are proved equal, else by the optimizer
+itself.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any

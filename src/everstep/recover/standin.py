@@ -9,7 +9,10 @@ from everstep.codec import tree
 from everstep.errors import CannotReplay
 from everstep.store.base import Index, OptimizerEntry
 
-NAMES = ("ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "Muon", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD")  # fmt: skip
+NAMES = (
+    "ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "Muon", "NAdam", "RAdam", "RMSprop", "Rprop",
+    "SGD",
+)  # fmt: skip
 KNOWN: dict[str, Callable[..., torch.optim.Optimizer]] = {
     f"{kind.__module__}.{kind.__qualname__}": kind
     for name in NAMES

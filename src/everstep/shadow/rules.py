@@ -160,10 +160,7 @@ def apply(
     gradients: list[dict[int, torch.Tensor]], hyper: list[tuple[float, ...]], threads: int,
 ) -> None:  # fmt: skip
     """Apply several gradients in order, in one pass over memory."""
-    touched = [p for p in parameters if p.numel() and any(id(p) in step for step in gradients)]
-    for parameter in parameters:
-        if not parameter.numel() and any(id(parameter) in step for step in gradients):
-            touched.append(parameter)
+    touched = [p for p in parameters if any(id(p) in step for step in gradients)]
     rule: Callable[..., None] = _sgd if flags[0] is SGD else _adam
     rule(optimizer, touched, flags, gradients, hyper, threads)
 
@@ -188,7 +185,8 @@ def _sgd(
             fresh = fresh and id(parameter) not in step
     native.sgd(
         implementation, [p.data_ptr() for p in parameters], buffers, [p.numel() for p in parameters],
-        _pointers(parameters, gradients), first, hyper, nesterov=nesterov, maximize=maximize, double=double, threads=threads,
+        _pointers(parameters, gradients), first, hyper,
+        nesterov=nesterov, maximize=maximize, double=double, threads=threads,
     )  # fmt: skip
 
 
@@ -211,12 +209,12 @@ def _adam(
             steps[at].append(count)
         state["step"].fill_(count)
     held = [optimizer.state[parameter] for parameter in parameters]
+    root = 0 if implementation == "fused" else square_root.address(torch.float64 if double else torch.float32)
     native.adam(
         implementation, [p.data_ptr() for p in parameters], [s["exp_avg"].data_ptr() for s in held],
         [s["exp_avg_sq"].data_ptr() for s in held], [s["max_exp_avg_sq"].data_ptr() for s in held] if amsgrad else [],
         [p.numel() for p in parameters], _pointers(parameters, gradients), steps, hyper,
-        decoupled=decoupled, maximize=maximize, double=double, lr_float32=False,
-        square_root=0 if implementation == "fused" else square_root.address(torch.float64 if double else torch.float32), threads=threads,
+        decoupled=decoupled, maximize=maximize, double=double, lr_float32=False, square_root=root, threads=threads,
     )  # fmt: skip
 
 

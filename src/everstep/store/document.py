@@ -42,7 +42,8 @@ def parse(data: bytes, kind: str, shape: type[T], *, name: str) -> T:
         label = msgspec.json.decode(data, type=Label)
         if label.everstep == kind and label.format > FORMAT:
             raise UnknownFormat(
-                f"{name}: is of format {label.format}, this everstep reads up to {FORMAT}. Nothing is lost: upgrade everstep."
+                f"{name}: is of format {label.format}, this everstep reads up to {FORMAT}. Nothing is lost: upgrade "
+                "everstep."
             )
         envelope = msgspec.json.decode(data, type=Envelope)
         if envelope.everstep != kind or envelope.format < 1:

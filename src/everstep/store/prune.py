@@ -52,7 +52,9 @@ def branches(manifest: Manifest) -> list[int]:
 
 
 def without(manifest: Manifest, kept: Callable[[BaseEntry], bool], *, from_step: int) -> Manifest:
-    """The manifest with only the kept bases, the current branch, and of its segments those with steps after `from_step`."""
+    """The manifest with only the kept bases, the current branch, and of its segments those with steps after
+    `from_step`.
+    """
     limits = dict(lineage(manifest))
     segments = tuple(
         entry for entry in manifest.segments
