@@ -4,18 +4,23 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 SOURCES := $(wildcard src/everstep/native/*.cpp src/everstep/native/*.hpp) CMakeLists.txt pyproject.toml constraints.txt
 
 .PHONY: setup demo check test crash bench clean
 
 setup: $(STAMP)
 
+# Two makes at once take turns here. torch comes first, and alone, so that no other package's range can choose another.
 $(STAMP): $(SOURCES)
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch numpy
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "scikit-build-core>=0.10" "nanobind>=2.2" cmake ninja
-	PIP_CONSTRAINT="$(CURDIR)/constraints.txt" $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -e ".[test]"
-	touch $(STAMP)
+	@exec 9> .setup.lock && flock 9 && \
+	if [ ! -e $(STAMP) ] || [ -n "$$(find $(SOURCES) -newer $(STAMP))" ]; then set -ex; \
+	  test -x $(BIN)/python || $(PYTHON) -m venv $(VENV); \
+	  $(PIP) torch numpy; \
+	  $(PIP) "scikit-build-core>=0.10" "nanobind>=2.2" cmake ninja; \
+	  $(PIP) --no-build-isolation -e ".[test]"; \
+	  touch $(STAMP); \
+	fi
 
 demo: setup
 	$(BIN)/python examples/demo.py
@@ -35,4 +40,4 @@ bench: setup
 	$(BIN)/python -m bench.core
 
 clean:
-	rm -rf build $(VENV)
+	rm -rf build $(VENV) .setup.lock

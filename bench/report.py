@@ -15,7 +15,8 @@ PAGE = ROOT / "docs" / "BENCHMARKS.md"
 HEAD = """# Benchmarks
 
 Generated from `bench/results/` by `python -m bench.report`; no number here was typed by hand. Each row names its
-baseline, measured in the same run. `target` is what was asked for before the run; a target that was missed stays in the table.
+baseline, measured in the same run. `target` is what was asked for before the run; a target that was missed stays in
+the table.
 """
 
 

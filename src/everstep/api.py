@@ -35,7 +35,6 @@ from everstep.store.manifest import Identity, load_identity, start_identity
 from everstep.url import local_path, split_url
 
 CLOSE_SECONDS = 60.0
-SLOTS_IDLE = 8
 GAP = "steps before it were not recorded"
 
 _runs: "weakref.WeakSet[Run]" = weakref.WeakSet()
@@ -106,7 +105,7 @@ class Run:
         self._context = context
         self._program = (model, optimizer)
         self._settings = settings
-        self._slots = Slots(SLOTS_IDLE)
+        self._slots = Slots(settings.buffer_bytes_max)
         self._keeper: Keeper | None = None
         self._hooks: Hooks | None = None
         self._pace = Pace(settings)
@@ -153,10 +152,16 @@ class Run:
         step = self._step + 1
         why_base = hooks.why_base or (GAP if self._gap else None)
         self._gap = True  # an interrupt from here on leaves a gap, and a base closes it
-        if why_base is None:
-            recorded = self._commit_record(keeper, hooks, step)
-        else:
-            recorded = self._commit_base(keeper, hooks, step, why_base)
+        try:
+            if why_base is None:
+                recorded = self._commit_record(keeper, hooks, step)
+            else:
+                recorded = self._commit_base(keeper, hooks, step, why_base)
+        except EverstepError:
+            raise  # something that can never be recorded; the caller must know
+        except Exception as failed:  # noqa: BLE001 out of memory, say: training comes first, `health` shows it
+            keeper.skip(step, f"capture failed ({type(failed).__name__}: {failed})")
+            recorded = False
         self._step = step
         hooks.reset()
         self._gap = not recorded

@@ -11,6 +11,7 @@ from torch import nn
 
 import everstep
 from everstep.capture import snapshot
+from everstep.capture.slots import Slots
 from everstep.errors import Fenced, Mismatch, Misuse, NotARun, RunInUse, Unsupported
 from everstep.recover import onto
 from tests.faults.conftest import Small
@@ -291,4 +292,32 @@ def test_a_clock_that_goes_backwards_changes_nothing(
     again = small(seed=6)
     with again.open(tmp_path / "run") as run:
         assert run.resume() == 5
+        assert again.bits() == program.bits()
+
+
+def test_a_capture_that_fails_costs_the_step_not_the_training(
+    tmp_path: Path, small: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = small()
+    with program.open(tmp_path / "run") as run:
+        run.resume()
+        program.step()
+        run.commit()
+        run.wait(timeout=30)
+
+        def no_memory(_slots: Slots, _nbytes: int) -> None:
+            raise MemoryError("none left")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Slots, "take", no_memory)
+            program.step()
+            assert run.commit() == 2
+        assert run.health.not_recorded == 1
+        assert any("MemoryError" in text for text in run.health.warnings)
+        program.step()
+        run.commit()
+        run.wait(timeout=30)
+    again = small(seed=3)
+    with again.open(tmp_path / "run") as run:
+        assert run.resume() == 3
         assert again.bits() == program.bits()

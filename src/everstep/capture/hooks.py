@@ -22,6 +22,7 @@ from everstep.codec.body import Update, padding
 from everstep.types import Bytes, Pair, Tensor
 
 BUFFER_FULL = "the buffer was full"
+LAYOUTS_MAX = 64
 
 
 @dataclass(slots=True)
@@ -129,7 +130,10 @@ class Hooks:
         self.check()
         if args[1:] or {name for name, value in kwargs.items() if value is not None}:
             self._break("the optimizer was called with a closure")
-        self._open = self._take(key, optimizer)
+        try:
+            self._open = self._take(key, optimizer)
+        except Exception as failed:  # noqa: BLE001 training must go on; a base may still hold the step
+            self._break(f"its gradients could not be captured ({type(failed).__name__}: {failed})")
 
     def _after(self, _key: str, _optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
         if not self.watching:
@@ -166,6 +170,8 @@ class Hooks:
         tensors = [gradient for _, gradient in named]
         layout = (at, tuple((name, gradient.dtype, gradient.shape) for name, gradient in named))
         if layout not in self._layouts:
+            if len(self._layouts) >= LAYOUTS_MAX:  # another set of gradients at every step: nothing to remember
+                self._layouts.clear()
             blobs = [describe(f"gradient/{at}/{name}", gradient) for name, gradient in named]
             self._layouts[layout] = (blobs, *offsets(blobs))
         blobs, places, nbytes = self._layouts[layout]

@@ -27,10 +27,10 @@ class Slot:
 
 
 class Slots:
-    """The free blocks. Keeps at most `idle_max` of them; safe between threads."""
+    """The free blocks. Keeps at most `idle_bytes_max` of them, the latest; safe between threads."""
 
-    def __init__(self, idle_max: int) -> None:
-        self._idle_max = idle_max
+    def __init__(self, idle_bytes_max: int) -> None:
+        self._idle_bytes_max = idle_bytes_max
         self._free: list[Slot] = []
         self._lock = threading.Lock()
 
@@ -46,7 +46,8 @@ class Slots:
     def put(self, slot: Slot) -> None:
         with self._lock:
             self._free.append(slot)
-            del self._free[: -self._idle_max]
+            while sum(free.nbytes for free in self._free) > self._idle_bytes_max:
+                self._free.pop(0)
 
 
 def offsets(described: Sequence[Tensor]) -> tuple[list[int], int]:

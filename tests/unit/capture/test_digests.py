@@ -85,8 +85,7 @@ def test_slots_hold_every_tensor_aligned_with_zeros_between() -> None:
     described = [describe(name, tensor) for name, tensor in ODD.items()]
     places, nbytes = offsets(described)
     assert all(place % 64 == 0 for place in places)
-    slots = Slots(2)
-    slot = slots.take(nbytes)
+    slot = Slots(0).take(nbytes)
     slot.memory[:] = b"\xff" * slot.nbytes
     copy_in(slot, described, places, tensors)
     used = bytearray(slot.memory[:nbytes])
@@ -97,7 +96,7 @@ def test_slots_hold_every_tensor_aligned_with_zeros_between() -> None:
 
 
 def test_a_slot_is_used_again_when_it_fits_and_only_then() -> None:
-    slots = Slots(2)
+    slots = Slots(1 << 20)
     first = slots.take(100_000)
     first.release()
     assert slots.take(90_000) is first
@@ -106,9 +105,10 @@ def test_a_slot_is_used_again_when_it_fits_and_only_then() -> None:
     assert slots.take(1000) is not first
 
 
-def test_no_more_slots_than_asked_for_stay_idle() -> None:
-    slots = Slots(2)
-    taken = [slots.take(5000) for _ in range(5)]
+def test_no_more_memory_than_asked_for_stays_idle_and_the_latest_stays() -> None:
+    slots = Slots(20_000)
+    taken = [slots.take(8000) for _ in range(5)]
     for slot in taken:
         slot.release()
-    assert sum(slots.take(5000) in taken for _ in range(5)) == 2
+    assert [slot for slot in taken if slot in slots._free] == taken[3:]
+    assert sum(slots.take(8000) in taken for _ in range(5)) == 2

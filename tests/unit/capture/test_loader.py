@@ -105,6 +105,8 @@ def train(path: Path, make: Callable[[], Any], steps: int, seed: int = 1) -> lis
                 run.commit()
                 if len(seen) == steps:
                     break
+    if hasattr(held := getattr(loader, "_iterator", None), "_shutdown_workers"):
+        held._shutdown_workers()  # left to the garbage collector, torchdata waits 10 s for workers it cannot reach
     return seen
 
 

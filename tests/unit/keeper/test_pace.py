@@ -34,7 +34,7 @@ def test_by_default_the_log_may_grow_to_four_states(state: int, limit: int) -> N
 def test_a_measured_replay_bounds_the_number_of_records() -> None:
     pace = Pace(Settings(replay_seconds_max=2.0))
     pace.based(10)
-    pace.resumed(0, 10, 1.0)
+    pace.resumed(10, 0, 10, 1.0)
     assert due_after(pace, 1) == 10
 
 
@@ -46,5 +46,5 @@ def test_before_a_replay_was_measured_a_tenth_of_the_training_time_is_taken_for_
 
 def test_what_was_resumed_over_counts() -> None:
     pace = Pace(Settings(base_log_bytes_max=1000))
-    pace.resumed(900, 9, 0.0)
+    pace.resumed(10, 900, 9, 0.0)
     assert due_after(pace, 50) == 2
