@@ -7,8 +7,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from everstep.api import Restored, Run, open, restore  # noqa: A004
+    from everstep.api import Run, open  # noqa: A004
     from everstep.integrations.loader import Loader
+    from everstep.recover.offline import Restored, restore
     from everstep.settings import Settings
 
 __version__ = "0.1.0"
@@ -16,11 +17,11 @@ __all__ = ["Loader", "Restored", "Run", "Settings", "__version__", "errors", "op
 
 _HOME = {
     "Loader": "everstep.integrations.loader",
-    "Restored": "everstep.api",
+    "Restored": "everstep.recover.offline",
     "Run": "everstep.api",
     "Settings": "everstep.settings",
     "open": "everstep.api",
-    "restore": "everstep.api",
+    "restore": "everstep.recover.offline",
 }
 
 

@@ -1,4 +1,4 @@
-"""What a training program holds: `open`, `Run`, `restore`. Wires capture, keeper and recover together."""
+"""What a training program holds: `open` and `Run`. Wires capture, keeper and recover together."""
 
 import atexit
 import os
@@ -6,10 +6,9 @@ import secrets
 import time
 import weakref
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 import torch
 
@@ -19,20 +18,20 @@ from everstep.capture.context import Context, Stateful
 from everstep.capture.hooks import BUFFER_FULL, Hooks
 from everstep.capture.roster import Model, Optimizers, Roster, call_the_roll
 from everstep.capture.slots import Slots
-from everstep.errors import EverstepError, Misuse, NotAcknowledged, StepNotHeld
+from everstep.errors import EverstepError, Misuse, NotAcknowledged
 from everstep.keeper.health import Health
 from everstep.keeper.keeper import Item, Keeper
 from everstep.keeper.pace import Pace
 from everstep.log import frame, lease, term
 from everstep.log.writer import Record
-from everstep.recover import choose, offline
+from everstep.recover import choose
 from everstep.recover.inventory import Inventory, survey
 from everstep.recover.ledger import Ledger
 from everstep.recover.onto import onto_program
 from everstep.settings import Settings
-from everstep.store.disk import LocalDisk, created, existing
+from everstep.store.disk import LocalDisk, created
 from everstep.store.manifest import Identity, load_identity, start_identity
-from everstep.url import local_path, split_url
+from everstep.url import local_path
 
 CLOSE_SECONDS = 60.0
 GAP = "steps before it were not recorded"
@@ -61,34 +60,6 @@ def open(  # noqa: A001 everstep.open, as in DESIGN
         disk.release()
         raise
     return Run(path, disk, held, roster, context, model, optimizer, settings or Settings())
-
-
-@dataclass(frozen=True, slots=True)
-class Restored:
-    """The state at a step: `tensors` by name (model/.., optimizer/..), and `context`, everything else by name."""
-
-    step: int
-    tensors: dict[str, torch.Tensor]
-    context: dict[str, Any]
-    ledger: Ledger
-
-
-def restore(url: str | os.PathLike[str], step: int | None = None) -> Restored:
-    """The state at a step, the newest by default, without a model. Reads only; a running trainer is not disturbed.
-
-    `url` may end in `#EPOCH` to look at an older branch of the run.
-    """
-    path, epoch = split_url(url)
-    disk = existing(path)
-    try:
-        inventory = survey(disk, path, epoch=epoch)
-        routes = choose.routes(inventory, step)
-        if not routes:
-            raise StepNotHeld(f"{path}: the run holds no step yet.")
-        found = offline.restore(disk, 0, routes)
-        return Restored(found.step, found.tensors, found.context, found.ledger)
-    finally:
-        disk.release()
 
 
 class Run:

@@ -48,13 +48,15 @@ def main(quick: bool, seed: int | None, only: str | None, workers: int, path: st
             rows += found
             wrongs += [f"{name}: {text}" for text in wrong]
     seconds = time.perf_counter() - began
+    if only is None and not quick:
+        rows.append(Row("all of it", "wall clock", round(seconds), "s", "< 900", seconds < 900))
     show(console, rows)
     for text in wrongs[:20]:
         console.print(text, markup=False)
     console.print(f"seed {seed}, {seconds:.0f} s, {len(wrongs)} findings")
     if path is not None:
         save(path, rows, seed, seconds)
-    sys.exit(1 if wrongs or not all(row.met for row in rows if row.metric != "rate") else 0)
+    sys.exit(1 if wrongs or not all(row.met for row in rows if row.metric not in ("rate", "wall clock")) else 0)
 
 
 def _total(name: str, sizes: Sizes) -> int:

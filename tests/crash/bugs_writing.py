@@ -1,5 +1,6 @@
 """Bugs of those who write: what is synced, in which order, and when it is acknowledged."""
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -254,4 +255,42 @@ def segment_used_after_a_failed_check() -> Iterator[None]:
 
     real = Writer.write
     with swapped(Writer, "write", write):
+        yield
+
+
+@bug("refused_then_cut")
+def cache_trusted_after_a_failed_fsync() -> Iterator[None]:
+    """As it was: the next owner read a killed writer's records where no disk had them."""
+    with swapped(lease, "_distrust_cache", lambda _disk, _rank: None):
+        yield
+
+
+@bug("refused_then_cut")
+def segment_removed_after_a_failed_publish() -> Iterator[None]:
+    """As it was: the manifest might name the segment all the same."""
+    real = Writer.roll
+
+    def roll(self: Writer) -> None:
+        path = names.segment(self._book.manifest.writer, self._book.manifest.epoch, self._sequence + 1)
+        try:
+            real(self)
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._disk.remove(path)
+            raise
+
+    with swapped(Writer, "roll", roll):
+        yield
+
+
+@bug("refused_then_cut")
+def base_rewritten_after_a_failed_publish() -> Iterator[None]:
+    """As it was: the manifest might name the base whose files were being replaced."""
+    real = Keeper._write_base
+
+    def write_base(self: Keeper, snapshot: Any) -> None:
+        self._written = None
+        real(self, snapshot)
+
+    with swapped(Keeper, "_write_base", write_base):
         yield

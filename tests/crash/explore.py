@@ -1,13 +1,16 @@
 """Random runs on a simulated disk, and after every effect every crash that could happen there."""
 
 import errno
+import os
 import random
+import socket
 from collections import Counter
 from dataclasses import dataclass, field
 
 from everstep.errors import EverstepError
 from everstep.store import names
 from tests.crash.frozen import FrozenDisk
+from tests.crash.mutation import swapped
 from tests.crash.simdisk import Cut, SimDisk, Write
 from tests.crash.states import crash_states
 from tests.crash.truth import Truth
@@ -65,6 +68,16 @@ class Exploration:
         self._disk = self._watched(SimDisk())
 
     def run(self, actions: int) -> Tally:
+        """The same for the same seed, on any machine: process, host and draft names are the seed's, too."""
+        names_of = random.Random(self._seed)
+        with (
+            swapped(os, "urandom", names_of.randbytes),
+            swapped(os, "getpid", lambda: 4711),
+            swapped(socket, "gethostname", lambda: "sim"),
+        ):
+            return self._run(actions)
+
+    def _run(self, actions: int) -> Tally:
         chosen = self._rng.choices([name for name, _ in ACTIONS], [weight for _, weight in ACTIONS], k=actions)
         try:
             self._lived(self._open)

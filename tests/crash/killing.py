@@ -110,7 +110,7 @@ def _trial(path: str, rng: random.Random, truth: dict[int, str], seen: Kills) ->
             if acknowledged != training.STEPS:
                 seen.violations.append(f"{' > '.join(story)}: ended at step {acknowledged}")
             return
-        if not deadly:
+        if not deadly or child.signal != signal.SIGKILL:
             seen.violations.append(f"{' > '.join(story)}: a child that nobody killed ended early")
             return
         seen.kills += 1

@@ -16,6 +16,7 @@ class Seen:
     acknowledged: int = -1
     ended: bool = False
     failure: str | None = None
+    signal: int = 0
 
     def take(self, line: str) -> None:
         kind, *rest = line.split(" ", 2)
@@ -64,7 +65,8 @@ def watch(pid: int, reading: int) -> Seen:
             *lines, rest = (rest + data).split(b"\n")
             for line in lines:
                 seen.take(line.decode())
-    os.waitpid(pid, 0)
+    status = os.waitpid(pid, 0)[1]
+    seen.signal = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
     return seen
 
 
@@ -72,6 +74,8 @@ def compare(seen: Seen, truth: dict[int, str], acknowledged: int) -> str | None:
     """What is wrong with what a child saw, after `acknowledged` had been promised; None if nothing."""
     if seen.failure is not None:
         return f"a child failed: {seen.failure}"
+    if seen.signal not in (0, signal.SIGKILL):
+        return f"a child died of signal {seen.signal}"
     if seen.resumed is not None:
         step, found = seen.resumed
         if step < acknowledged:

@@ -29,6 +29,15 @@ def explored() -> str | None:
     return None
 
 
+def refused_then_cut() -> str | None:
+    """The same on a disk that now and then refuses a call: what a failed call leaves is met by kill and cut."""
+    for seed in range(SEEDS):
+        tally = Exploration(seed, faulty=True, patient=False).run(14)
+        if tally.examples:
+            return tally.examples[0]
+    return None
+
+
 def paused() -> str | None:
     """A writer stands still at any call while others take over, wholly or in part, and then goes on."""
     rng = random.Random(5)
@@ -200,7 +209,7 @@ def _history(letter: bytes) -> tuple[SimDisk, Truth]:
 
 
 ALL = (
-    explored, paused, killed_then_cut, failed_sync, failed_write, failed_check, stopped_while_waiting, spliced, foreign,
-    hole,
+    explored, refused_then_cut, paused, killed_then_cut, failed_sync, failed_write, failed_check,
+    stopped_while_waiting, spliced, foreign, hole,
 )  # fmt: skip
 SCENARIOS: dict[str, Callable[[], str | None]] = {scenario.__name__: scenario for scenario in ALL}

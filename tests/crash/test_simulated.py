@@ -23,3 +23,8 @@ def test_a_call_that_fails_before_the_crash_makes_no_difference() -> None:
     found = explore(range(200, 202), faulty=True)
     assert found.violations == 0, found.examples
     assert found.states > 1_000
+
+
+def test_a_seed_repeats_its_run_exactly() -> None:
+    first, second = explore(range(300, 301), actions=5), explore(range(300, 301), actions=5)
+    assert (first.states, first.points, first.calls) == (second.states, second.points, second.calls)

@@ -8,13 +8,14 @@ SOURCE = Path(__file__).parents[2] / "src" / "everstep"
 LEVELS: tuple[frozenset[str], ...] = tuple(
     frozenset(level.split())
     for level in (
-        "errors types settings native __init__", "codec store capture compress tune url", "log layout", "shadow",
+        "errors types settings native frugal __init__", "codec store capture compress tune url", "log layout", "shadow",
         "keeper recover", "api", "integrations report cli __main__",
     )
 )  # fmt: skip
 WITHIN: dict[str, frozenset[str]] = {
     "capture": frozenset({"codec", "store"}),
     "native": frozenset({"errors"}),
+    "frugal": frozenset({"errors"}),
     "cli": frozenset({"report"}),
     "integrations": frozenset({"report"}),
     "__main__": frozenset({"cli"}),

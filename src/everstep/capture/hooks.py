@@ -118,6 +118,7 @@ class Hooks:
 
     def remove(self) -> None:
         self.watching = False
+        self._admit = lambda _nbytes: False  # it belongs to the run: no cycle keeps the user's loaders alive
         for handle in self._handles:
             handle.remove()
 

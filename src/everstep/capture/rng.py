@@ -66,5 +66,7 @@ def same(name: str, one: Any, two: Any) -> bool:
     if name != "numpy":
         return torch.equal(one, two)
     left, right = one["state"], two["state"]
+    if one["bit_generator"] != "MT19937" or two["bit_generator"] != "MT19937":
+        return repr(one) == repr(two)  # someone replaced numpy's generator: all others have small states
     moved = left["pos"] != right["pos"] or (one["has_gauss"], one["gauss"]) != (two["has_gauss"], two["gauss"])
     return not moved and bool((left["key"] == right["key"]).all())

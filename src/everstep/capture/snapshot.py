@@ -129,7 +129,7 @@ def _optimizer(
         blobs += hyper.blobs
     state: dict[str, Any] = {}
     for parameter, held in optimizer.state.items():
-        name = names.get(id(parameter), f"#{parameter}")
+        name = names[id(parameter)] if isinstance(parameter, torch.Tensor) else f"#{parameter}"
         state[name] = tree.encode(dict(held) if isinstance(held, dict) else held, f"optimizer/{key}/{name}", put)
     kind = f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
     return base.OptimizerEntry(key, kind, tuple(groups), state), tuple(blobs)

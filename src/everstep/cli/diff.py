@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
-from everstep import api
 from everstep.capture.tensors import on_host
 from everstep.cli import text
 from everstep.cli.progress import progress
+from everstep.recover import offline
 
 CHUNK = 1 << 20
 """Elements compared at once: their difference is taken in float64, and memory stays small."""
@@ -17,7 +17,7 @@ CHUNK = 1 << 20
 
 def diff(url: str, a: int, b: int, *, as_json: bool) -> None:
     with progress("comparing") as tick:
-        one, two = api.restore(url, a).tensors, api.restore(url, b).tensors
+        one, two = offline.restore(url, a).tensors, offline.restore(url, b).tensors
         rows, both = [], [name for name in one if name in two]
         for at, name in enumerate(both):
             rows.append(compare(name, one[name], two[name]))

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from everstep.errors import Damaged
+from everstep.frugal import refuse_bomb
 from everstep.types import Bytes, Tensor, padded
 
 LENGTH = struct.Struct("<Q")
@@ -88,6 +89,8 @@ def parse_head(data: memoryview, *, name: str) -> Head:
         (length,) = LENGTH.unpack_from(data)
         if length > len(data) - LENGTH.size:
             raise Damaged(f"{name}: a head of {length} bytes does not fit a record of {len(data)}.")
-        return msgspec.json.decode(data[LENGTH.size : LENGTH.size + length], type=Head)
+        text = bytes(data[LENGTH.size : LENGTH.size + length])
+        refuse_bomb(text, name=name)
+        return msgspec.json.decode(text, type=Head)
     except (struct.error, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as bad:
         raise Damaged(f"{name}: the record's head cannot be read ({type(bad).__name__}).") from bad

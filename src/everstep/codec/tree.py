@@ -53,8 +53,8 @@ def _encode(value: Any, path: str, put: Callable[[str, Any], bool], depth: int) 
         return inner if kind is list else {"$": kind.__name__, "v": inner}
     if kind is dict and all(type(key) is str for key in value) and "$" not in value:
         return {_text(key, path): _encode(item, f"{path}/{_part(key)}", put, depth + 1) for key, item in value.items()}
-    if isinstance(value, dict):
-        form = "counter" if kind is Counter else "ordered" if kind is OrderedDict else "dict"
+    if kind in _MAPPINGS:
+        form = _MAPPINGS[kind]
         pairs = [
             [
                 _encode(key, f"{path}/{at} key", put, depth + 1),
@@ -113,6 +113,7 @@ def _bytes(value: bytes, _path: str) -> Json:
     return {"$": "bytes", "v": base64.b64encode(value).decode()}
 
 
+_MAPPINGS: dict[type, str] = {dict: "dict", OrderedDict: "ordered", Counter: "counter"}
 _SCALARS: dict[type, Callable[[Any, str], Json]] = {float: _float, int: _int, str: _text, bytes: _bytes}
 
 

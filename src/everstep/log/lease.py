@@ -125,7 +125,7 @@ def sweep(disk: Disk, book: Book) -> list[str]:
     rank = manifest.writer
     kept = {names.manifest(rank, manifest.epoch)}
     kept |= {names.segment(rank, entry.epoch, entry.sequence) for entry in manifest.segments}
-    kept |= {names.witness(rank, term.epoch) for term in manifest.terms}
+    kept |= {names.witness(rank, term.epoch) for term in manifest.terms if term.epoch < manifest.epoch}
     for entry in manifest.bases:
         kept |= {names.base(rank, entry.step, entry.epoch), names.tensors(rank, entry.step, entry.epoch)}
     gone = []

@@ -40,9 +40,12 @@ inline const pid_t home_process = getpid();
 template <class Apply>
 void for_each_span(const std::vector<Span>& spans, std::int64_t total_bytes, int threads, Apply&& apply) {
     const std::int64_t n = static_cast<std::int64_t>(spans.size());
-    const bool worth = threads > 1 && n > 1 && total_bytes >= serial_bytes_max;
-    [[maybe_unused]] const bool parallel = worth && getpid() == home_process;
-#pragma omp parallel for schedule(dynamic) num_threads(threads) if (parallel)
+    if (threads <= 1 || n <= 1 || total_bytes < serial_bytes_max || getpid() != home_process) {
+        // Not `if (..)` on the pragma: even a region of one thread enters libgomp, and in a forked child may stay there.
+        for (std::int64_t i = 0; i < n; ++i) apply(static_cast<std::size_t>(i));
+        return;
+    }
+#pragma omp parallel for schedule(dynamic) num_threads(threads)
     for (std::int64_t i = 0; i < n; ++i) apply(static_cast<std::size_t>(i));
 }
 

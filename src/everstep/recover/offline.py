@@ -1,5 +1,6 @@
 """A state without the training program, as plain tensors by name."""
 
+import os
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -9,35 +10,56 @@ import torch
 from everstep.capture.roster import Roster
 from everstep.capture.snapshot import optimizer_tensors
 from everstep.codec import tree
-from everstep.errors import Damaged
+from everstep.errors import Damaged, StepNotHeld
+from everstep.recover import choose
 from everstep.recover import recover as recovery
 from everstep.recover.choose import Route
+from everstep.recover.inventory import survey
 from everstep.recover.ledger import Item, Ledger
 from everstep.recover.standin import assemble
 from everstep.store.base import Index
-from everstep.store.disk import Disk
+from everstep.store.disk import Disk, existing
+from everstep.url import split_url
 
 KINDS: dict[str, Any] = {"model": "parameter", "optimizer": "optimizer", "buffer": "buffer"}
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Restored:
+    """The state at a step: `tensors` by name (model/.., optimizer/.., buffer/..), `context` everything else by name."""
+
     step: int
     tensors: dict[str, torch.Tensor]
     context: dict[str, Any]
     ledger: Ledger
 
 
-def restore(disk: Disk, rank: int, routes: list[Route]) -> Found:
+def restore(url: str | os.PathLike[str], step: int | None = None) -> Restored:
+    """The state at a step, the newest by default, without a model. Reads only; a running trainer is not disturbed.
+
+    `url` may end in `#EPOCH` to look at an older branch of the run.
+    """
+    path, epoch = split_url(url)
+    disk = existing(path)
+    try:
+        routes = choose.routes(survey(disk, path, epoch=epoch), step)
+        if not routes:
+            raise StepNotHeld(f"{path}: the run holds no step yet.")
+        return follow(disk, 0, routes)
+    finally:
+        disk.release()
+
+
+def follow(disk: Disk, rank: int, routes: list[Route]) -> Restored:
     """The whole state at the routes' step, by name; Damaged when what the files say cannot be put together."""
     try:
-        return _restore(disk, rank, routes)
+        return _follow(disk, rank, routes)
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as bad:
         # No code of the user's runs here, so whatever torch or a lookup refuses was said by a file.
         raise Damaged(f"step {routes[0].step}: its files do not fit together ({type(bad).__name__}: {bad}).") from bad
 
 
-def _restore(disk: Disk, rank: int, routes: list[Route]) -> Found:
+def _follow(disk: Disk, rank: int, routes: list[Route]) -> Restored:
     began = time.perf_counter()
     built: list[tuple[Roster, dict[str, torch.Tensor]]] = []
 
@@ -64,7 +86,7 @@ def _restore(disk: Disk, rank: int, routes: list[Route]) -> Found:
         items,
         found.notes,
     )
-    return Found(found.step, tensors, context, ledger)
+    return Restored(found.step, tensors, context, ledger)
 
 
 def _named(tensors: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:

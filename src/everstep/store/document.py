@@ -10,6 +10,7 @@ import msgspec
 import xxhash
 
 from everstep.errors import Damaged, UnknownFormat
+from everstep.frugal import refuse_bomb
 from everstep.store.disk import Disk
 
 FORMAT = 1
@@ -38,6 +39,7 @@ def pack(kind: str, document: msgspec.Struct) -> bytes:
 
 def parse(data: bytes, kind: str, shape: type[T], *, name: str) -> T:
     """The document in `data`. `name` is what messages call the file."""
+    refuse_bomb(data, name=name)
     try:
         label = msgspec.json.decode(data, type=Label)
         if label.everstep == kind and label.format > FORMAT:
