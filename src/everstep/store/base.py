@@ -13,11 +13,10 @@ import xxhash
 
 from everstep.errors import Damaged
 from everstep.store import document, names
-from everstep.store.disk import Disk
+from everstep.store.disk import Disk, write_new
 from everstep.store.manifest import BaseEntry
 from everstep.types import ALIGN, DTYPE_BYTES, Bytes, Tensor
 
-WRITE_BYTES = 32 << 20
 REALS = {"C64": "F32", "C128": "F64"}
 
 
@@ -99,8 +98,11 @@ def write(
         content,
     )
     text = document.pack("base", index)
-    _write_file(disk, names.tensors(rank, step, epoch), [header, *(data for _, data, _ in ordered)])
-    _write_file(disk, names.base(rank, step, epoch), [text])
+    held: list[Bytes] = [header, *(data for _, data, _ in ordered)]
+    for path, pieces in ((names.tensors(rank, step, epoch), held), (names.base(rank, step, epoch), [text])):
+        if disk.exists(path):
+            disk.remove(path)
+        write_new(disk, path, pieces)
     disk.sync_dir(names.writer(rank))
     return BaseEntry(step, epoch, index.nbytes + len(text), xxhash.xxh3_128_hexdigest(text))
 
@@ -159,20 +161,3 @@ def _check(index: Index, size: int, path: str) -> None:
         end += math.prod(stored.tensor.box.shape) * DTYPE_BYTES[stored.tensor.dtype]
     if index.header_bytes + end != size:
         raise Damaged(f"base {name}: its tensors do not fill its file.")
-
-
-def _write_file(disk: Disk, path: str, pieces: Sequence[Bytes]) -> None:
-    if disk.exists(path):
-        disk.remove(path)
-    handle = disk.create(path)
-    try:
-        for piece in pieces:
-            view = memoryview(piece).cast("B")
-            for at in range(0, len(view), WRITE_BYTES):
-                disk.write(handle, [view[at : at + WRITE_BYTES]])
-        disk.sync(handle)
-    except OSError:
-        disk.close(handle)
-        disk.remove(path)  # on a full disk the half-written base must not take the log's place
-        raise
-    disk.close(handle)

@@ -13,13 +13,14 @@ import fcntl
 import os
 import stat
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from everstep.errors import NotARun, StoreFailed
 from everstep.types import Bytes
 
 IOV_MAX = 1024
+WRITE_BYTES = 32 << 20
 FLOCK = struct.Struct("hhqqi4x")
 CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -251,16 +252,27 @@ def write_temporary(disk: Disk, path: str, data: bytes) -> str:
     """A durable file beside `path`, under a name no other writer uses; the lease's next owner sweeps leftovers."""
     directory, _, name = path.rpartition("/")
     temporary = f"{directory}/.{name}.{os.urandom(6).hex()}.tmp" if directory else f".{name}.{os.urandom(6).hex()}.tmp"
-    handle = disk.create(temporary)
+    write_new(disk, temporary, [data])
+    return temporary
+
+
+def write_new(disk: Disk, path: str, pieces: Iterable[Bytes]) -> int:
+    """Write a new file and make its bytes durable, its name not yet. Nothing is left of it when that fails: on a full
+    disk half a file must not take the log's place. Returns its length."""
+    handle, length = disk.create(path), 0
     try:
-        disk.write(handle, [data])
+        for piece in pieces:
+            view = memoryview(piece).cast("B")
+            length += len(view)
+            for at in range(0, len(view), WRITE_BYTES):
+                disk.write(handle, [view[at : at + WRITE_BYTES]])
         disk.sync(handle)
     except BaseException:
         disk.close(handle)
-        disk.remove(temporary)
+        disk.remove(path)
         raise
     disk.close(handle)
-    return temporary
+    return length
 
 
 def existing(path: str) -> LocalDisk:

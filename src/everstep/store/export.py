@@ -6,10 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from everstep.errors import StoreFailed
 from everstep.store import base
-from everstep.store.disk import LocalDisk
+from everstep.store.disk import LocalDisk, write_new
 from everstep.types import DTYPE_BYTES, Bytes, Tensor
-
-WRITE_BYTES = 32 << 20
 
 
 def publish(path: str, pieces: Iterable[Bytes], *, force: bool) -> int:
@@ -22,7 +20,7 @@ def publish(path: str, pieces: Iterable[Bytes], *, force: bool) -> int:
         raise StoreFailed(f"{directory}: cannot be written to ({none.strerror}). Choose another path.") from none
     temporary = f".{name[:200]}.{os.urandom(6).hex()}.tmp"
     try:
-        length = _write(disk, temporary, pieces)
+        length = write_new(disk, temporary, pieces)
         try:
             if force:
                 disk.rename(temporary, name)
@@ -62,20 +60,3 @@ def safetensors(tensors: Sequence[tuple[Tensor, Bytes]], step: int, notes: Mappi
         stored.append(base.Stored(tensor, end, ""))
         end += tensor.nbytes
     return [base.safetensors_header(stored, step, notes), *(held for _, held in ordered)]
-
-
-def _write(disk: LocalDisk, path: str, pieces: Iterable[Bytes]) -> int:
-    handle, length = disk.create(path), 0
-    try:
-        for piece in pieces:
-            view = memoryview(piece).cast("B")
-            for at in range(0, len(view), WRITE_BYTES):
-                disk.write(handle, [view[at : at + WRITE_BYTES]])
-            length += len(view)
-        disk.sync(handle)
-    except BaseException:
-        disk.close(handle)
-        disk.remove(path)
-        raise
-    disk.close(handle)
-    return length
