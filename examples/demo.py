@@ -142,11 +142,11 @@ def watched(child: subprocess.Popen[str]) -> Iterator[list[str]]:
 
 def show(console: Console, story: Story, cost: dict[str, float], expected: str) -> None:
     table = Table(title="a training run, killed", show_header=False)
+    worst = max(story.recovered_seconds)
     rows = {
         "kills": f"{len(story.lost)}",
         "steps lost per kill": f"{', '.join(str(count) for count in story.lost)}",
-        "time to recover (median / worst)": f"{statistics.median(story.recovered_seconds):.2f} s / "
-        "{max(story.recovered_seconds):.2f} s",
+        "time to recover (median / worst)": f"{statistics.median(story.recovered_seconds):.2f} s / {worst:.2f} s",
         "training step without / with everstep": f"{cost['plain_ms']:.1f} ms / {cost['with_ms']:.1f} ms",
         "slow-down, measured in turns": f"{cost['slowdown_pct']:+.1f} %",
         "written per step": f"{cost['bytes_per_step'] / 1e6:.2f} MB",

@@ -2,6 +2,7 @@
 
 import os
 import pty
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -97,7 +98,7 @@ def test_the_shell_can_complete_verbs() -> None:
 
 
 def test_a_reader_that_stops_early_is_no_error(run: Path) -> None:
-    command = f"{sys.executable} -m everstep log {run} --json | head -c 1"
+    command = f"{shlex.quote(sys.executable)} -m everstep log {shlex.quote(str(run))} --json | head -c 1"
     done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
