@@ -19,8 +19,9 @@ from everstep.capture.hooks import BUFFER_FULL, Hooks
 from everstep.capture.roster import Model, Optimizers, Roster, call_the_roll
 from everstep.capture.slots import Slots
 from everstep.errors import EverstepError, Misuse, NotAcknowledged
+from everstep.keeper.buffer import Item
 from everstep.keeper.health import Health
-from everstep.keeper.keeper import Item, Keeper
+from everstep.keeper.keeper import Keeper
 from everstep.keeper.pace import Pace
 from everstep.log import frame, lease, term
 from everstep.log.writer import Record

@@ -11,7 +11,8 @@ from typing import Any
 import xxhash
 
 from everstep.keeper import keeper as keeper_module
-from everstep.keeper.keeper import Item, Keeper
+from everstep.keeper.buffer import Item
+from everstep.keeper.keeper import Keeper
 from everstep.log import frame, lease, term
 from everstep.log.writer import Record
 from everstep.recover import choose

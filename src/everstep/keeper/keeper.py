@@ -1,66 +1,32 @@
 """Takes records and bases from the training loop, makes them durable, and says how far the run is safe.
 
-Two threads: one for the log, one for bases, so that a large base never holds up a record. Training comes first: a
-full buffer costs a commit at most `stall_ms_max`, a disk that refuses writes costs nothing but acknowledgement.
+One thread for the log, one for bases, so that a large base never holds up a record, and, once there are large records,
+one that computes their checksums ahead. Training comes first: a full buffer costs a commit at most `stall_ms_max`, a
+disk that refuses writes costs nothing but acknowledgement.
 """
 
 import contextlib
+import dataclasses
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal
 
 import msgspec
 
 from everstep.errors import EverstepError, Fenced
+from everstep.keeper import buffer
+from everstep.keeper.buffer import HASHED_AHEAD_BYTES, Item, Shared, Snapshot
 from everstep.keeper.frontier import Frontier
 from everstep.keeper.health import Health
 from everstep.log import frame
-from everstep.log.writer import Record, Writer
+from everstep.log.writer import Writer
 from everstep.store import names, prune, witness
 from everstep.store.disk import Disk
 from everstep.store.manifest import BaseEntry, Book, Manifest
 
 LOGGER = logging.getLogger("everstep")
 RETRY_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0)
-BATCH_BYTES = 64 << 20
-
-
-class Snapshot(Protocol):
-    """A whole state, copied, that can write itself."""
-
-    step: int
-
-    def write(self, disk: Disk, book: Book) -> BaseEntry: ...
-    def release(self) -> None: ...
-
-
-@dataclass(slots=True)
-class Item:
-    """A record in the buffer, and what to call when its memory may be used again."""
-
-    record: Record
-    nbytes: int
-    release: Callable[[], None]
-
-
-@dataclass(slots=True)
-class _Shared:
-    """What the threads share; all of it under one lock."""
-
-    items: deque[Item] = field(default_factory=deque)
-    snapshot: Snapshot | None = None
-    queued_bytes: int = 0
-    committed: int = -1
-    not_recorded: int = 0
-    skipped: int = -1
-    bases: int = 0
-    state: Literal["ok", "degraded", "fenced", "failed", "closed"] = "ok"
-    errors: dict[str, str] = field(default_factory=dict)
-    warnings: dict[str, None] = field(default_factory=dict)
-    closing: bool = False
 
 
 class Keeper:
@@ -72,12 +38,13 @@ class Keeper:
         self._writer = writer
         self._buffer_bytes_max = buffer_bytes_max
         self._retain_bytes_max = retain_bytes_max
-        self._shared = _Shared()
+        self._shared = Shared()
         self._changed = threading.Condition()
         self._frontier = Frontier(0, based=False)
         self._witness: int | None = None
         self._written: tuple[Snapshot, BaseEntry] | None = None
         self._threads: list[threading.Thread] = []
+        self._hashes = False
 
     def start(self, step: int, *, based: bool) -> None:
         """Begin after `step`; `based` says whether that step can be restored already."""
@@ -85,10 +52,13 @@ class Keeper:
         self._shared.committed = step
         rank, epoch = self._book.manifest.writer, self._book.manifest.epoch
         self._witness = self._disk.create(names.witness(rank, epoch))
-        for work, name in ((self._write_records, "everstep-log"), (self._write_bases, "everstep-base")):
-            thread = threading.Thread(target=self._guard, args=(work,), name=name, daemon=True)
-            thread.start()
-            self._threads.append(thread)
+        self._begin(self._write_records, "everstep-log")
+        self._begin(self._write_bases, "everstep-base")
+
+    def _begin(self, work: Callable[[], None], name: str) -> None:
+        thread = threading.Thread(target=self._guard, args=(work,), name=name, daemon=True)
+        thread.start()
+        self._threads.append(thread)
 
     # What the training loop calls.
 
@@ -105,7 +75,7 @@ class Keeper:
         """Wait until the previous base is written."""
         return self._wait_for(lambda shared: shared.snapshot is None, seconds)
 
-    def _wait_for(self, free: Callable[[_Shared], bool], seconds: float) -> bool:
+    def _wait_for(self, free: Callable[[Shared], bool], seconds: float) -> bool:
         with self._changed:
             self._changed.wait_for(lambda: free(self._shared) or self._shared.state != "ok", seconds)
             return free(self._shared) and self._shared.state in ("ok", "degraded")
@@ -121,6 +91,9 @@ class Keeper:
     def put(self, item: Item, snapshot: Snapshot | None) -> None:
         """Take a record, and with it a base of the same step."""
         with self._changed:
+            if item.nbytes >= HASHED_AHEAD_BYTES and self._threads and not self._hashes:
+                self._hashes = True
+                self._begin(self._hash_records, "everstep-hash")
             self._shared.items.append(item)
             self._shared.queued_bytes += item.nbytes
             self._shared.committed = item.record.step
@@ -230,14 +203,32 @@ class Keeper:
     def _next_batch(self) -> list[Item]:
         """What waits, up to a bound; it stays in the buffer until it is durable. Empty when it is time to stop."""
         with self._changed:
-            self._changed.wait_for(lambda: self._shared.items or self._shared.closing or self._stopped())
-            batch, nbytes = [], 0
-            for item in self._shared.items:
-                batch.append(item)
-                nbytes += item.nbytes
-                if nbytes >= BATCH_BYTES:
-                    break
-            return [] if self._stopped() else batch
+            shared = self._shared
+            self._changed.wait_for(
+                lambda: shared.stopped or buffer.batch(shared.items) or (shared.closing and not shared.items)
+            )
+            found = [] if shared.stopped else buffer.batch(shared.items)
+            for item in found:
+                item.state = "writing"
+            return found
+
+    def _hash_records(self) -> None:
+        """Compute the checksums of large records while those before them are being written."""
+        while (item := self._next_unhashed()) is not None:
+            checksum = frame.checksum(item.record.body)
+            with self._changed:
+                item.record = dataclasses.replace(item.record, checksum=checksum)
+                item.state = "waiting"
+                self._changed.notify_all()
+
+    def _next_unhashed(self) -> Item | None:
+        with self._changed:
+            shared = self._shared
+            self._changed.wait_for(lambda: shared.stopped or shared.closing or buffer.unhashed(shared.items))
+            found = None if shared.stopped else buffer.unhashed(shared.items)
+            if found is not None:
+                found.state = "hashing"
+            return found
 
     def _persist(self, what: str, attempt: Callable[[], None]) -> bool:
         """Try until the disk takes it: a full disk is not the end. Each try begins anew; nothing failed is trusted.
@@ -256,7 +247,7 @@ class Keeper:
                 )
             with self._changed:
                 pause = RETRY_SECONDS[min(tries, len(RETRY_SECONDS) - 1)]
-                if self._changed.wait_for(lambda: self._shared.closing or self._stopped(), pause):
+                if self._changed.wait_for(lambda: self._shared.closing or self._shared.stopped, pause):
                     return False
         return False
 
@@ -277,8 +268,8 @@ class Keeper:
 
     def _next_snapshot(self) -> Snapshot | None:
         with self._changed:
-            self._changed.wait_for(lambda: self._shared.snapshot or self._shared.closing or self._stopped())
-            return None if self._stopped() else self._shared.snapshot
+            self._changed.wait_for(lambda: self._shared.snapshot or self._shared.closing or self._shared.stopped)
+            return None if self._shared.stopped else self._shared.snapshot
 
     def _write_base(self, snapshot: Snapshot) -> None:
         if self._written is None or self._written[0] is not snapshot:
@@ -306,22 +297,19 @@ class Keeper:
             if what not in self._shared.errors:
                 LOGGER.warning("%s", error)
             self._shared.errors[what] = error
-            if not self._stopped():
+            if not self._shared.stopped:
                 self._shared.state = "degraded"
             self._changed.notify_all()
 
     def _recovered(self, what: str) -> None:
         with self._changed:
-            if self._shared.errors.pop(what, None) is not None and not self._shared.errors and not self._stopped():
+            if self._shared.errors.pop(what, None) is not None and not self._shared.errors and not self._shared.stopped:
                 self._shared.state = "ok"
                 LOGGER.warning("%s: the disk takes writes again", what)
                 self._changed.notify_all()
 
-    def _stopped(self) -> bool:
-        return self._shared.state in ("fenced", "failed", "closed")
-
     def _idle(self) -> bool:
-        return self._stopped() or (not self._shared.items and self._shared.snapshot is None)
+        return self._shared.stopped or (not self._shared.items and self._shared.snapshot is None)
 
     def _closed(self, manifest: Manifest) -> Manifest:
         sealed = self._writer.sealed(manifest)

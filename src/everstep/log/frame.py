@@ -84,15 +84,21 @@ class Head:
     chain: int
 
 
-def pack(
-    kind: int, step: int, epoch: int, acknowledged: int, pieces: list[Bytes], *, chain: int
-) -> tuple[list[Bytes], int]:
-    """The buffers to write for one record, and its chain, which seeds the next one."""
-    body, length = xxhash.xxh3_64(), 0
+def checksum(pieces: list[Bytes]) -> int:
+    """The checksum of a body; it depends on nothing else, so that it can be computed ahead."""
+    body = xxhash.xxh3_64()
     for piece in pieces:
         body.update(piece)
-        length += memoryview(piece).nbytes
-    head = FRAME.pack(MAGIC, kind, length, step, epoch, acknowledged, body.intdigest(), 0, 0)[:56]
+    return body.intdigest()
+
+
+def pack(
+    kind: int, step: int, epoch: int, acknowledged: int, pieces: list[Bytes], *, chain: int, ahead: int | None = None
+) -> tuple[list[Bytes], int]:
+    """The buffers to write for one record, and its chain, which seeds the next one. `ahead` is a known checksum."""
+    length = sum(memoryview(piece).nbytes for piece in pieces)
+    body = checksum(pieces) if ahead is None else ahead
+    head = FRAME.pack(MAGIC, kind, length, step, epoch, acknowledged, body, 0, 0)[:56]
     link = xxhash.xxh3_64_intdigest(head, chain)
     return [head + struct.pack("<Q", link), *pieces, bytes(padded(length) - length)], link
 

@@ -24,6 +24,8 @@ class Record:
     kind: int
     step: int
     body: list[Bytes]
+    checksum: int | None = None
+    """Of the body, if someone had time to compute it before it is this record's turn."""
 
 
 class Writer:
@@ -50,7 +52,9 @@ class Writer:
         pieces: list[Bytes] = []
         chain, epoch, length = self._chain, self._book.manifest.epoch, 0
         for record in records:
-            packed, chain = frame.pack(record.kind, record.step, epoch, acknowledged, record.body, chain=chain)
+            packed, chain = frame.pack(
+                record.kind, record.step, epoch, acknowledged, record.body, chain=chain, ahead=record.checksum
+            )
             pieces += packed
             length += sum(memoryview(piece).nbytes for piece in packed)
         try:
