@@ -35,6 +35,7 @@ test: check
 
 crash: setup
 	$(BIN)/python -m tests.crash
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m crash tests
 
 bench: setup
 	$(BIN)/python -m bench.core
