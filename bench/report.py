@@ -39,7 +39,7 @@ def section(result: dict[str, Any], name: str) -> str:
         "|---|---|---:|---|---|---|",
     ]
     for row in result["rows"]:
-        met = {None: "", True: "yes", False: "**no**"}[row["met"]]
+        met = {None: "", True: "yes", False: "**no**"}[row["met"] if row["target"] else None]
         cells = (
             row["case"],
             row["metric"],

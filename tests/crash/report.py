@@ -2,14 +2,14 @@
 
 import json
 import os
-import platform
 import subprocess
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from importlib.metadata import version
 
 from rich.console import Console
 from rich.table import Table
+
+from bench import harness
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,22 +38,14 @@ def save(path: str, rows: list[Row], seed: int, seconds: float) -> None:
     commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
     document = {
         "bench": "crash",
-        "machine": {"cpus": os.cpu_count(), "cpu": _cpu(), "kernel": platform.release(), "system": platform.system()},
-        "versions": {
-            "python": platform.python_version(), "everstep": version("everstep"), "torch": version("torch"),
-            "commit": commit,
-        },
+        "machine": harness.machine(),
+        "versions": {**harness.versions(), "commit": commit[:12]},
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "seed": seed,
         "seconds": round(seconds, 1),
         "rows": [asdict(row) for row in rows],
-    }  # fmt: skip
+    }
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
     with open(path, "w", encoding="utf-8") as file:
         json.dump(document, file, indent=1)
         file.write("\n")
-
-
-def _cpu() -> str:
-    with open("/proc/cpuinfo", encoding="utf-8") as lines:
-        return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
