@@ -117,10 +117,10 @@ class Run:
         if not hooks.updates and hooks.why_base is None and not self._scaler_skipped():
             raise Misuse(
                 f"commit() after step {self._step}: no optimizer has stepped since the last commit. Commit once per "
-                "optimizer.step(), "
-                "after it (with gradient accumulation, not after every micro-batch). With a GradScaler, pass it in "
-                "state=."
+                "optimizer.step(), after it (with gradient accumulation, not after every micro-batch). With a "
+                "GradScaler, pass it in state=."
             )
+        self._step = max(self._step, keeper.committed)  # a commit that was interrupted has used up its number
         step = self._step + 1
         why_base = hooks.why_base or (GAP if self._gap else None)
         self._gap = True  # an interrupt from here on leaves a gap, and a base closes it
@@ -271,7 +271,7 @@ class Run:
         taken = self._snapshot(step)
         piece = record.take_rebase(hooks, self._roster)
         keeper.put(Item(Record(frame.REBASE, step, [piece]), len(piece), lambda: None), taken)
-        keeper.warn(f"step {step} is kept as a base: {why}")
+        keeper.warn(f"step {step} is kept as a base: {why}", kind=why)
         return True
 
     def _admit(self, nbytes: int) -> bool:

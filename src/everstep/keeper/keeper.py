@@ -45,6 +45,7 @@ class Keeper:
         self._written: tuple[Snapshot, BaseEntry] | None = None
         self._threads: list[threading.Thread] = []
         self._hashes = False
+        self._said: set[str] = set()
 
     def start(self, step: int, *, based: bool) -> None:
         """Begin after `step`; `based` says whether that step can be restored already."""
@@ -91,12 +92,13 @@ class Keeper:
     def put(self, item: Item, snapshot: Snapshot | None) -> None:
         """Take a record, and with it a base of the same step."""
         with self._changed:
+            # First: should an interrupt strike in between, this number is used up, and no later record can repeat it.
+            self._shared.committed = item.record.step
             if item.nbytes >= HASHED_AHEAD_BYTES and self._threads and not self._hashes:
                 self._hashes = True
                 self._begin(self._hash_records, "everstep-hash")
             self._shared.items.append(item)
             self._shared.queued_bytes += item.nbytes
-            self._shared.committed = item.record.step
             if snapshot is not None:
                 self._shared.snapshot = snapshot
             self._changed.notify_all()
@@ -116,9 +118,16 @@ class Keeper:
         if first:
             self.warn(f"steps from {step} on were not recorded: {why}, and the disk has not caught up")
 
-    def warn(self, text: str) -> None:
-        """Leave a word in `health` and in the program's log."""
-        LOGGER.warning("%s", text)
+    @property
+    def committed(self) -> int:
+        """The newest step that was handed over, recorded or not."""
+        return self._shared.committed
+
+    def warn(self, text: str, kind: str = "") -> None:
+        """Leave a word in `health`, and in the program's log the first time that one of its kind is said."""
+        if (kind or text) not in self._said:
+            self._said.add(kind or text)
+            LOGGER.warning("%s", text)
         with self._changed:
             self._shared.warnings[text] = None
             while len(self._shared.warnings) > 20:

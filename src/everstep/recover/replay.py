@@ -50,8 +50,8 @@ class Replay:
             if record.head.state is not None:
                 self._prove(located, record, whole=True)
             last = (located, record)
-        if last is not None:
-            self._prove(*last, whole=last[1].head.state is not None)
+        if last is not None and last[1].head.state is None:
+            self._prove(*last, whole=False)
 
     def _update(self, at: int, update: body.Update, record: body.Body) -> None:
         optimizer = self._optimizer(update.optimizer)
