@@ -107,9 +107,7 @@ class Run:
         return self._step
 
     def commit(self) -> int:
-        """Make the step just taken recoverable. Returns once it is handed over; `acknowledged` says what survives
-        what.
-        """
+        """Make the step just taken recoverable. Returns once it is handed over; `acknowledged` says what is safe."""
         self._usable()
         keeper, hooks = self._running()
         keeper.refuse_if_fenced()
@@ -189,9 +187,8 @@ class Run:
                 health = self._keeper.health
                 if self._hooks is not None and health.acknowledged < self._recorded and health.state != "fenced":
                     raise NotAcknowledged(
-                        f"{self._url}: closed with step {health.acknowledged} acknowledged, {health.committed} was "
-                        "committed"
-                        f"{f' ({health.error})' if health.error else ''}. The acknowledged step is safe."
+                        f"{self._url}: closed with step {health.acknowledged} acknowledged and safe, but "
+                        f"{health.committed} committed{f' ({health.error})' if health.error else ''}."
                     )
         finally:
             self._lease.release()
@@ -256,9 +253,7 @@ class Run:
         return True
 
     def _commit_base(self, keeper: Keeper, hooks: Hooks, step: int, why: str) -> bool:
-        """A step that replay cannot reach: only a base can hold it. While the last one is being written, nothing
-        can.
-        """
+        """A step that replay cannot reach: only a base can hold it, and one at a time can be written."""
         crowded = why in (GAP, BUFFER_FULL) and not keeper.drained
         if crowded or not keeper.reserve_base(self._settings.stall_ms_max / 1000):
             keeper.skip(step, why)

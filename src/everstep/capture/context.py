@@ -46,8 +46,7 @@ class Context:
             if not isinstance(item, Stateful):
                 raise Unsupported(
                     f"state[{key!r}]: a {type(item).__name__} has no state_dict() and load_state_dict(). Give an "
-                    "object that has "
-                    "both, or keep the value inside one that has."
+                    "object that has both, or keep the value inside one that has."
                 )
             if not isinstance(key, str) or not key or "/" in key:
                 raise Unsupported(f"state[{key!r}]: a key is a text without '/'.")

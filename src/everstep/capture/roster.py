@@ -137,7 +137,6 @@ def _named(names: dict[int, str], parameter: torch.Tensor, key: str, group: int)
     if id(parameter) not in names:
         raise Unsupported(
             f"optimizer {key!r}, group {group}: a parameter of shape {tuple(parameter.shape)} is not in the model. "
-            "Pass every "
-            "module that is trained: model={'net': net, 'loss': loss}."
+            "Pass every module that is trained: model={'net': net, 'loss': loss}."
         )
     return names[id(parameter)]

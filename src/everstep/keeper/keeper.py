@@ -83,9 +83,7 @@ class Keeper:
 
     @property
     def drained(self) -> bool:
-        """Whether the buffer has run half empty: time to close a gap, and not before, or every step would cost a
-        base.
-        """
+        """Whether the buffer has run half empty: time to close a gap. Any sooner, and every step would cost a base."""
         with self._changed:
             return self._shared.state == "ok" and 2 * self._shared.queued_bytes <= self._buffer_bytes_max
 

@@ -166,6 +166,5 @@ def _message(path: str, offset: int, what: str, intact: int, held: int | None = 
     lost = "" if held is None or held <= intact else f"; {held} was acknowledged"
     return (
         f"segment {names.short(path)}, byte {offset}: {what}. Steps up to {intact} are intact{lost}. Restore the "
-        "file from a "
-        f"copy, or give up what follows with 'everstep restore --step {intact}' or run.resume(step={intact})."
+        f"file from a copy, or give up what follows with 'everstep restore --step {intact}' or run.resume(step={intact})."
     )

@@ -67,9 +67,7 @@ class Writer:
         self._chain, self._offset, self.step = chain, self._offset + length, records[-1].step
 
     def roll(self) -> None:
-        """Begin a new segment; it exists once the manifest names it, and the old one is then cut where it is
-        durable.
-        """
+        """Begin a new segment. It exists once the manifest names it; the old one is then cut where it is durable."""
         manifest = self._book.manifest
         self._sequence += 1
         path = names.segment(manifest.writer, manifest.epoch, self._sequence)

@@ -47,8 +47,7 @@ def _lost(inventory: Inventory, reached: int) -> Damaged:
     good = f"Steps up to {reached} are intact" if reached >= 0 else "No step can be restored"
     return Damaged(
         f"step {inventory.acknowledged} was acknowledged, but the files that are left do not lead to it. {good}. "
-        "Restore "
-        f"the missing files from a copy, or give up the difference with run.resume(step={reached}).",
+        f"Restore the missing files from a copy, or give up the difference with run.resume(step={reached}).",
         intact=reached,
     )
 

@@ -59,7 +59,7 @@ def refuse(step: int, differences: list[str]) -> None:
         more = f"\n  ... and {len(differences) - 50} more" if len(differences) > 50 else ""
         raise Mismatch(
             f"step {step} of the run and this program do not hold the same things ({len(differences)} differences). "
-            "Nothing was "
-            f"changed.\n  {shown}{more}\nMake them agree, or restore what both hold with Settings(unmatched='keep').",
+            f"Nothing was changed.\n  {shown}{more}\n"
+            "Make them agree, or restore what both hold with Settings(unmatched='keep').",
             tuple(differences),
         )

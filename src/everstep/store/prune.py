@@ -52,9 +52,7 @@ def branches(manifest: Manifest) -> list[int]:
 
 
 def without(manifest: Manifest, kept: Callable[[BaseEntry], bool], *, from_step: int) -> Manifest:
-    """The manifest with only the kept bases, the current branch, and of its segments those with steps after
-    `from_step`.
-    """
+    """The manifest with only the current branch, its kept bases, and its segments with steps after `from_step`."""
     limits = dict(lineage(manifest))
     segments = tuple(
         entry for entry in manifest.segments
