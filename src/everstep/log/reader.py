@@ -165,6 +165,6 @@ class _Scan:
 def _message(path: str, offset: int, what: str, intact: int, held: int | None = None) -> str:
     lost = "" if held is None or held <= intact else f"; {held} was acknowledged"
     return (
-        f"segment {names.short(path)}, byte {offset}: {what}. Steps up to {intact} are intact{lost}. Restore the "
-        f"file from a copy, or give up what follows with 'everstep restore --step {intact}' or run.resume(step={intact})."
+        f"segment {names.short(path)}, byte {offset}: {what}. Steps up to {intact} are intact{lost}. Restore the file "
+        f"from a copy, or give up what follows with 'everstep restore --step {intact}' or run.resume(step={intact})."
     )
