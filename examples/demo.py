@@ -37,11 +37,13 @@ class Story:
 
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--steps", type=int, default=120)
+    options.add_argument("--steps", type=int, default=120, help="at least 40")
     options.add_argument("--kills", type=int, default=6)
     options.add_argument("--seed", type=int, default=random.randrange(1 << 30))
     chosen = options.parse_args()
     console = Console()
+    if chosen.steps < 40 or not 1 <= chosen.kills <= chosen.steps // 4:
+        options.error("at least 40 steps, and at most one kill for every four of them")
     console.print(f"seed {chosen.seed}, {chosen.steps} steps, {chosen.kills} kills")
     home = Path(tempfile.mkdtemp(prefix="everstep-demo-"))
     try:
@@ -71,7 +73,7 @@ def killed(run: Path, steps: int, kills: int, chance: random.Random, progress: P
     """Train to the end although somebody keeps killing the process."""
     story = Story()
     bar = progress.add_task("with everstep, killed 0 times", total=steps)
-    marks = sorted(chance.sample(range(2, steps - 1), kills))
+    marks = sorted(chance.sample(range(2, steps - 20), kills))  # not so late that a child could end before its kill
     done = 0
     while not story.digest:
         done = life(run, steps, marks, done, story, chance, progress, bar)
@@ -90,7 +92,7 @@ def life(
     bar: TaskID,
 ) -> int:
     """One process, from start to end or to its death. Returns the last step it said it had committed."""
-    child = start(steps, run)
+    child, doomed = start(steps, run), False
     for words in watched(child):
         if words[0] == "resumed":
             if done:
@@ -100,8 +102,9 @@ def life(
         elif words[0] == "step":
             done = int(words[1])
             progress.update(bar, completed=done)
-            if marks and done >= marks[0]:
+            if marks and done >= marks[0] and not doomed:
                 marks.pop(0)
+                doomed = True
                 # any instant of the next step or two: in the data, forward, backward, optimizer, commit, write or sync
                 threading.Timer(chance.uniform(0, 0.2), child.send_signal, [signal.SIGKILL]).start()
         elif words[0] == "digest":
