@@ -33,7 +33,6 @@ class Captured:
     blobs: list[Tensor]
     pieces: list[Bytes]
     slot: Slot | None
-    nbytes: int
     rng: dict[str, Any]
 
 
@@ -160,14 +159,14 @@ class Hooks:
         groups, hyper = self._groups(key, optimizer, f"hyper/{at}")
         update = Update(key, groups, None if scale is None else float(scale.item()), skipped)
         if skipped or self.why_base is not None:
-            return Captured(update, [blob for blob, _ in hyper], aligned(hyper), None, 0, states)
+            return Captured(update, [blob for blob, _ in hyper], aligned(hyper), None, states)
         named = [
             (self._names[id(parameter)], parameter.grad)
             for group in optimizer.param_groups for parameter in group["params"] if parameter.grad is not None
         ]  # fmt: skip
         if any(gradient.layout is not torch.strided for _, gradient in named):
             self._break("a gradient is sparse")
-            return Captured(update, [], [], None, 0, states)
+            return Captured(update, [], [], None, states)
         tensors = [gradient for _, gradient in named]
         layout = (at, tuple((name, gradient.dtype, gradient.shape) for name, gradient in named))
         if layout not in self._layouts:
@@ -178,7 +177,7 @@ class Hooks:
         blobs, places, nbytes = self._layouts[layout]
         if not self._admit(nbytes):
             self._break(BUFFER_FULL)
-            return Captured(update, [], [], None, 0, states)
+            return Captured(update, [], [], None, states)
         slot = self._slots.take(nbytes)
         copy_in(slot, blobs, places, tensors)
         return Captured(
@@ -186,7 +185,6 @@ class Hooks:
             [*blobs, *(blob for blob, _ in hyper)],
             [slot.memory[:nbytes], *aligned(hyper)],
             slot,
-            nbytes,
             states,
         )
 
