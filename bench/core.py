@@ -23,9 +23,9 @@ from everstep import native
 from everstep.keeper.buffer import Item
 from everstep.keeper.keeper import Keeper
 from everstep.log import frame, lease
+from everstep.log.inventory import survey
 from everstep.log.writer import Record, Writer
 from everstep.recover import choose
-from everstep.recover.inventory import survey
 from everstep.recover.load import load
 from everstep.recover.place import place_base
 from everstep.recover.replay import Replay, read

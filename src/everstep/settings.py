@@ -11,8 +11,12 @@ GIB = 1 << 30
 class Settings:
     """How much memory, disk and time a run may use. The defaults suit most runs; a test freezes this list."""
 
-    buffer_bytes_max: int = 1 * GIB
-    """Host memory for records on their way to the disk."""
+    source: Literal["gradient", "state"] = "gradient"
+    """What is taken at every step: what the optimizer consumed, or the whole state it left."""
+    gradients: Literal["exact", "bf16"] = "exact"
+    """bf16: gradients are rounded *before* the optimizer consumes them: half the bytes, and replay stays exact."""
+    buffer_bytes_max: int | None = None
+    """Host memory for steps on their way to the disk and for the memory tier. None: as needed, half of what is free."""
     stall_ms_max: int = 500
     """How long one commit may wait for a full buffer; after that the step is not recorded, visibly."""
     segment_bytes: int = 256 * MIB
@@ -27,12 +31,16 @@ class Settings:
     """Every so many steps a record carries a digest of the whole state (of the parameters: every step)."""
     unmatched: Literal["refuse", "keep"] = "refuse"
     """What `resume` does when run and model differ: refuse, or restore what both hold and keep the rest as it is."""
+    linger_seconds: float = 600.0
+    """How long the keeper holds a dead trainer's newest step in memory for the next one."""
     take_over: bool = False
     """Open a run although another process holds its lease; that process is fenced off."""
 
     def __post_init__(self) -> None:
         for name in ("buffer_bytes_max", "segment_bytes", "retain_bytes_max", "digest_every"):
             value = getattr(self, name)
+            if name == "buffer_bytes_max" and value is None:
+                continue
             if not isinstance(value, int) or value < 1:
                 raise ValueError(f"Settings.{name} must be a whole number of at least 1, not {value!r}")
         if self.base_log_bytes_max is not None and self.base_log_bytes_max < 1:
@@ -41,5 +49,11 @@ class Settings:
             raise ValueError(f"Settings.stall_ms_max must not be negative, is {self.stall_ms_max!r}")
         if not self.replay_seconds_max > 0:
             raise ValueError(f"Settings.replay_seconds_max must be above 0, is {self.replay_seconds_max!r}")
+        if not 0 <= self.linger_seconds < float("inf"):
+            raise ValueError(f"Settings.linger_seconds must be finite and not negative, is {self.linger_seconds!r}")
+        if self.source not in ("gradient", "state"):
+            raise ValueError(f"Settings.source must be 'gradient' or 'state', not {self.source!r}")
+        if self.gradients not in ("exact", "bf16"):
+            raise ValueError(f"Settings.gradients must be 'exact' or 'bf16', not {self.gradients!r}")
         if self.unmatched not in ("refuse", "keep"):
             raise ValueError(f"Settings.unmatched must be 'refuse' or 'keep', not {self.unmatched!r}")

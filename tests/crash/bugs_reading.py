@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from everstep.log import frame, reader
-from everstep.recover.inventory import Inventory
+from everstep.log.inventory import Inventory
 from everstep.store import disk as disk_module
 from everstep.store import manifest as manifest_module
 from everstep.store import names

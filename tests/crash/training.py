@@ -16,6 +16,9 @@ import torch
 
 import everstep
 from everstep import api
+from everstep.keeper import launch
+from everstep.store.disk import existing
+from tests.beside import keep_here
 from tests.crash.observer import in_child, watch
 
 STEPS = 20
@@ -32,8 +35,10 @@ def train(path: str, steps: int, report: Callable[[str], None], *, wait_every: i
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.9)
+    made: list[Any] = []
     if created is not None:
-        api.created = created
+        api.created = lambda where: made.append(created(where)) or made[-1]
+    launch.start = keep_here(lambda where: made[-1] if made else existing(where))  # one end for both of them
     settings = everstep.Settings(**SETTINGS)
     run = everstep.open(path, model=model, optimizer=optimizer, state={"scheduler": scheduler}, settings=settings)
     done = run.resume()

@@ -6,9 +6,9 @@ import xxhash
 
 from everstep.errors import Damaged, EverstepError, NotARun
 from everstep.log import frame, reader
+from everstep.log.inventory import Inventory, survey
 from everstep.recover import choose
 from everstep.recover.choose import Route
-from everstep.recover.inventory import Inventory, survey
 from everstep.store import base, names
 from everstep.store.manifest import BaseEntry
 from tests.crash.truth import STATE_BYTES, Truth, after

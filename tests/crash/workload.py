@@ -14,9 +14,9 @@ from everstep.keeper import keeper as keeper_module
 from everstep.keeper.buffer import Item
 from everstep.keeper.keeper import Keeper
 from everstep.log import frame, lease, term
+from everstep.log.inventory import survey
 from everstep.log.writer import Record
 from everstep.recover import choose
-from everstep.recover.inventory import survey
 from everstep.store import base
 from everstep.store.disk import Disk
 from everstep.store.manifest import BaseEntry, Book, Identity, load_identity, start_identity

@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 import everstep
-from everstep import api
-from everstep.store.disk import LocalDisk, created
+from everstep.keeper import launch
+from everstep.store.disk import LocalDisk, existing
+from tests.beside import keep_here
 
 
 class Small:
@@ -42,16 +43,16 @@ def small() -> Callable[..., Small]:
 
 @pytest.fixture
 def around(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[LocalDisk], Any]], list[Any]]:
-    """Put another disk between the run and its directory."""
+    """Put another disk between the keeper and the run's directory."""
 
     def install(wrap: Callable[[LocalDisk], Any]) -> list[Any]:
         made: list[Any] = []
 
         def replaced(path: str) -> Any:
-            made.append(wrap(created(path)))
+            made.append(wrap(existing(path)))
             return made[-1]
 
-        monkeypatch.setattr(api, "created", replaced)
+        monkeypatch.setattr(launch, "start", keep_here(replaced))
         return made
 
     return install

@@ -11,10 +11,10 @@ import everstep
 from everstep.capture import snapshot
 from everstep.capture.context import Context
 from everstep.capture.hooks import Hooks
-from everstep.capture.slots import Slots
 from everstep.errors import Fenced
-from everstep.keeper.keeper import Keeper
+from everstep.keeper.link import Link
 from everstep.recover import onto
+from everstep.ring.pen import Pen
 from tests.faults.conftest import Small
 
 Make = Callable[..., Small]
@@ -30,11 +30,11 @@ def test_a_capture_that_fails_costs_the_step_not_the_training(
         run.commit()
         run.wait(timeout=30)
 
-        def no_memory(_slots: Slots, _nbytes: int) -> None:
+        def no_memory(_pen: Pen, _nbytes: int) -> None:
             raise MemoryError("none left")
 
         with monkeypatch.context() as patched:
-            patched.setattr(Slots, "take", no_memory)
+            patched.setattr(Pen, "take", no_memory)
             program.step()
             assert run.commit() == 2
         assert run.health.not_recorded == 1
@@ -48,7 +48,9 @@ def test_a_capture_that_fails_costs_the_step_not_the_training(
         assert again.bits() == program.bits()
 
 
-@pytest.mark.parametrize("where", [(Hooks, "reset"), (Hooks, "handed_over"), (Keeper, "put"), (Context, "changed")])
+@pytest.mark.parametrize(
+    "where", [(Hooks, "reset"), (Hooks, "handed_over"), (Link, "put_record"), (Context, "changed")]
+)
 def test_an_interrupt_inside_commit_costs_at_most_that_step(
     where: tuple[type, str], tmp_path: Path, small: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,10 +129,8 @@ def test_a_writer_that_was_fenced_off_never_acknowledges_again(tmp_path: Path, s
         assert new.resume() == 3
         assert second.bits() == first.bits()
         first.step()
-        old.commit()
-        assert not old._keeper.wait(4, 30)
+        assert not old._link.wait(4, 30)
         assert (old.health.state, old.acknowledged()) == ("fenced", 3)
-        first.step()
         with pytest.raises(Fenced, match="another process took this run over"):
             old.commit()
         second.step()

@@ -46,7 +46,10 @@ def finished(run: Path, steps: int, how: str = "") -> tuple[int, str]:
     """Train to the end; the step it resumed at and what it ended with."""
     with child(run, steps, how) as process:
         resumed = int(until(process, "resumed")[1])
-        return resumed, until(process, "done", str(steps))[2]
+        told = until(process, "done", str(steps))[2]
+        if how != "stay":
+            process.wait(timeout=60)
+        return resumed, told
 
 
 @functools.cache
@@ -63,14 +66,14 @@ def test_a_signal_at_any_moment_loses_nothing_acknowledged(blow: signal.Signals,
     for at in (3, 20):
         with child(tmp_path / "run", 60, how) as process:
             resumed = int(until(process, "resumed")[1])
-            assert resumed <= last
-            assert blow != signal.SIGINT or resumed == last, "SIGINT unwinds: what was committed is flushed"
+            assert resumed <= last + (last > 0), "at most one was committed and not yet said"
+            assert blow != signal.SIGINT or resumed >= last, "SIGINT unwinds: what was committed is flushed"
             until(process, "step", str(resumed + at))
             process.send_signal(blow)
             last = max((int(said[1]) for said in words(process) if said[0] == "step"), default=resumed + at)
             process.wait(timeout=60)
     resumed, killed = finished(tmp_path / "run", 60, how)
-    assert resumed <= last
+    assert resumed <= last + 1
     assert killed == uninterrupted(how)
 
 

@@ -43,7 +43,7 @@ def test_the_golden_run_has_two_epochs_several_segments_and_bases_and_both_kinds
 
 def test_today_s_writer_writes_what_the_golden_writer_wrote(tmp_path: Path) -> None:
     """The same program gives the same records. Heads hold times and hosts; bodies do not."""
-    from everstep.recover.inventory import survey
+    from everstep.log.inventory import survey
     from everstep.recover.replay import read
     from everstep.store.disk import existing
 

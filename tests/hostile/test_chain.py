@@ -8,7 +8,7 @@ import pytest
 
 from everstep.errors import Damaged, EverstepError, NotARun
 from everstep.log import frame
-from everstep.recover.inventory import survey
+from everstep.log.inventory import survey
 from everstep.store import document
 from everstep.store.manifest import Manifest
 from tests.hostile.tiny import Files, Memory, W, files_of, prove, train

@@ -4,8 +4,8 @@ import pytest
 
 from everstep.errors import Damaged
 from everstep.log import frame
+from everstep.log.inventory import survey
 from everstep.recover import choose
-from everstep.recover.inventory import survey
 from everstep.store import witness
 from tests.hostile.tiny import Files, Memory, W, prove
 

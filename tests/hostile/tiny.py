@@ -12,8 +12,8 @@ import xxhash
 import everstep
 from everstep.capture.tensors import view
 from everstep.codec import tree
+from everstep.log.inventory import survey
 from everstep.recover import choose, load
-from everstep.recover.inventory import survey
 from everstep.recover.replay import read
 from everstep.store.disk import Source
 
@@ -101,7 +101,7 @@ def train(path: Path, steps: int, *, crash: Path | None = None, **settings: int)
         optimizer.step()
         run.commit()
         run.wait()
-        assert run._keeper.reserve_base(60)  # which steps have a base is then the same every time
+        assert run._link.wait_for_base(60.0)  # which steps have a base is then the same every time
     if crash is not None:
         shutil.copytree(path, crash)
     run.close()

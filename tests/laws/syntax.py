@@ -8,19 +8,20 @@ SOURCE = Path(__file__).parents[2] / "src" / "everstep"
 LEVELS: tuple[frozenset[str], ...] = tuple(
     frozenset(level.split())
     for level in (
-        "errors types settings native frugal __init__", "codec store capture compress tune url", "log layout", "shadow",
-        "keeper recover", "api", "integrations report cli __main__",
+        "errors types settings native frugal __init__", "codec store ring capture compress tune url", "log layout",
+        "shadow", "keeper recover", "recording", "api", "integrations report cli __main__",
     )
 )  # fmt: skip
 WITHIN: dict[str, frozenset[str]] = {
-    "capture": frozenset({"codec", "store"}),
-    "native": frozenset({"errors"}),
+    "capture": frozenset({"codec", "store", "ring"}),
+    "ring": frozenset({"store"}),
+    "native": frozenset({"errors", "types"}),
     "frugal": frozenset({"errors"}),
     "cli": frozenset({"report"}),
     "integrations": frozenset({"report"}),
     "__main__": frozenset({"cli"}),
 }
-"""Imports between packages of one level, all that there are: what captures a base writes it as one."""
+"""Imports between packages of one level, all that there are: what captures a state puts it into shared memory."""
 BANNED_MODULES = frozenset({"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"})
 BANNED_CALLS = frozenset({"eval", "exec", "compile", "__import__", "torch.load", "torch.save", "os.system", "os.popen"})
 CHANGING = frozenset({

@@ -9,8 +9,8 @@ from everstep.errors import EverstepError
 from everstep.settings import Settings
 
 SETTINGS = [
-    "buffer_bytes_max", "stall_ms_max", "segment_bytes", "base_log_bytes_max", "replay_seconds_max", "retain_bytes_max",
-    "digest_every", "unmatched", "take_over",
+    "source", "gradients", "buffer_bytes_max", "stall_ms_max", "segment_bytes", "base_log_bytes_max",
+    "replay_seconds_max", "retain_bytes_max", "digest_every", "unmatched", "linger_seconds", "take_over",
 ]  # fmt: skip
 NAMES = ["Loader", "Restored", "Run", "Settings", "__version__", "errors", "open", "restore"]
 RUN = {"resume", "commit", "acknowledged", "wait", "health", "ledger", "close"}
@@ -49,7 +49,7 @@ def test_the_errors_are_these_and_all_are_ours() -> None:
 LOOKING = """
 import importlib, pkgutil, sys
 import everstep, everstep.store, everstep.log, everstep.codec
-import everstep.recover.inventory, everstep.recover.choose
+import everstep.log.inventory, everstep.recover.choose
 for package in (everstep.store, everstep.log, everstep.codec):
     for module in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
         importlib.import_module(module.name)

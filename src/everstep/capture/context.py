@@ -72,6 +72,12 @@ class Context:
         found.update(self._changed_buffers())
         return found
 
+    @property
+    def nbytes(self) -> int:
+        """About how much all items take in a record."""
+        buffers = sum(buffer.nbytes for buffer in self._roster.buffers().values())
+        return buffers + sum(len(data) for mark in self._known.values() for data in _bytes_of(mark))
+
     def forget(self) -> None:
         """Say everything again next time: what was taken last did not reach the log."""
         self._known.clear()
@@ -100,6 +106,11 @@ class Context:
                 self._known[f"buffer/{name}"] = mark
                 found[f"buffer/{name}"] = encode(f"context/buffer/{name}", buffer)
         return found
+
+
+def _bytes_of(mark: Any) -> list[bytes]:
+    """The bytes that an item's mark holds; generators' and buffers' marks hold none."""
+    return [mark[0], *mark[1]] if isinstance(mark, tuple) and isinstance(mark[0], bytes) else []
 
 
 def encode(path: str, value: Any) -> Encoded:

@@ -5,7 +5,7 @@ taken. If the digest before the next step is another one, someone changed the pa
 wrong, so that step is kept as a base instead.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,11 +15,12 @@ import torch
 from everstep.capture import rng
 from everstep.capture.context import encode
 from everstep.capture.digests import Watch
+from everstep.capture.mover import Mover, offsets
 from everstep.capture.roster import Roster
-from everstep.capture.slots import Slot, Slots, copy_in, offsets
 from everstep.capture.tensors import describe
-from everstep.codec.body import Update, padding
-from everstep.types import Bytes, Pair, Tensor
+from everstep.codec.body import Update
+from everstep.ring.pen import Extent
+from everstep.types import Pair, Tensor
 
 BUFFER_FULL = "the buffer was full"
 LAYOUTS_MAX = 64
@@ -27,22 +28,22 @@ LAYOUTS_MAX = 64
 
 @dataclass(slots=True)
 class Captured:
-    """One optimizer step: what the record says of it, and its tensors' bytes."""
+    """One optimizer step: what the record says of it, its gradients in the ring, and the small rest."""
 
     update: Update
-    blobs: list[Tensor]
-    pieces: list[Bytes]
-    slot: Slot | None
+    gradients: list[Tensor]
+    extent: Extent | None
+    small: list[tuple[Tensor, bytes]]
     rng: dict[str, Any]
 
 
 class Hooks:
     """Watches the optimizers of a run from `resume` to `close`."""
 
-    def __init__(self, roster: Roster, slots: Slots, admit: Callable[[int], bool]) -> None:
+    def __init__(self, roster: Roster, mover: Mover, take: Callable[[int], Extent | None]) -> None:
         self._roster = roster
-        self._slots = slots
-        self._admit = admit
+        self._mover = mover
+        self._room = take
         self._watch = Watch(list(roster.parameters.values()))
         self._names = roster.name_of()
         self._shape = roster.shape()
@@ -70,9 +71,6 @@ class Hooks:
 
     def reset(self) -> None:
         """Forget the step being taken: it is committed, or given up."""
-        for captured in self.updates:
-            if captured.slot is not None:
-                captured.slot.release()
         self.updates, self._open, self.why_base = [], None, None
 
     def handed_over(self) -> list[Captured]:
@@ -117,7 +115,7 @@ class Hooks:
 
     def remove(self) -> None:
         self.watching = False
-        self._admit = lambda _nbytes: False  # it belongs to the run: no cycle keeps the user's loaders alive
+        self._room = lambda _nbytes: None  # it belongs to the run: no cycle keeps the user's loaders alive
         for handle in self._handles:
             handle.remove()
 
@@ -146,8 +144,7 @@ class Hooks:
         if not all(rng.same(name, state, now.get(name)) for name, state in taken.rng.items()):
             encoded = encode(f"rng/{len(self.updates)}", {name: rng.packed(name, s) for name, s in taken.rng.items()})
             taken.update = msgspec.structs.replace(taken.update, rng=encoded.tree)
-            taken.blobs += [blob for blob, _ in encoded.blobs]
-            taken.pieces += aligned(encoded.blobs)
+            taken.small += encoded.blobs
         self.updates.append(taken)
 
     def _take(self, key: str, optimizer: torch.optim.Optimizer) -> Captured:
@@ -159,14 +156,14 @@ class Hooks:
         groups, hyper = self._groups(key, optimizer, f"hyper/{at}")
         update = Update(key, groups, None if scale is None else float(scale.item()), skipped)
         if skipped or self.why_base is not None:
-            return Captured(update, [blob for blob, _ in hyper], aligned(hyper), None, states)
+            return Captured(update, [], None, hyper, states)
         named = [
             (self._names[id(parameter)], parameter.grad)
             for group in optimizer.param_groups for parameter in group["params"] if parameter.grad is not None
         ]  # fmt: skip
         if any(gradient.layout is not torch.strided for _, gradient in named):
             self._break("a gradient is sparse")
-            return Captured(update, [], [], None, states)
+            return Captured(update, [], None, [], states)
         tensors = [gradient for _, gradient in named]
         layout = (at, tuple((name, gradient.dtype, gradient.shape) for name, gradient in named))
         if layout not in self._layouts:
@@ -175,18 +172,12 @@ class Hooks:
             blobs = [describe(f"gradient/{at}/{name}", gradient) for name, gradient in named]
             self._layouts[layout] = (blobs, *offsets(blobs))
         blobs, places, nbytes = self._layouts[layout]
-        if not self._admit(nbytes):
+        extent = self._room(nbytes)
+        if extent is None:
             self._break(BUFFER_FULL)
-            return Captured(update, [], [], None, states)
-        slot = self._slots.take(nbytes)
-        copy_in(slot, blobs, places, tensors)
-        return Captured(
-            update,
-            [*blobs, *(blob for blob, _ in hyper)],
-            [slot.memory[:nbytes], *aligned(hyper)],
-            slot,
-            states,
-        )
+            return Captured(update, [], None, [], states)
+        self._mover.copy(extent, blobs, places, tensors)
+        return Captured(update, blobs, extent, hyper, states)
 
     def _groups(
         self, key: str, optimizer: torch.optim.Optimizer, path: str
@@ -218,12 +209,3 @@ class Hooks:
 
     def _break(self, why: str) -> None:
         self.why_base = self.why_base or why
-        for captured in self.updates:  # a base holds the step: the gradients are not needed
-            if captured.slot is not None:
-                captured.slot.release()
-                captured.slot = None
-
-
-def aligned(blobs: Iterable[tuple[Tensor, bytes]]) -> list[Bytes]:
-    """The blobs' bytes, each padded as a body wants it."""
-    return [piece for _, data in blobs for piece in (data, padding(data))]

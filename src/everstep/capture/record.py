@@ -4,25 +4,27 @@ from dataclasses import dataclass
 
 from everstep.capture.context import Context
 from everstep.capture.digests import digest
-from everstep.capture.hooks import Captured, Hooks, aligned
+from everstep.capture.hooks import Hooks
 from everstep.capture.roster import Roster
-from everstep.capture.snapshot import optimizer_tensors, state_digest
+from everstep.capture.snapshot import optimizer_tensors
 from everstep.codec import body
+from everstep.ring.pen import Extent
+from everstep.store.base import state_digest
 from everstep.types import Bytes, Pair, combine
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A body in pieces. They lie in memory that must not be used again before `release`."""
+    """A body: its head, the gradients that lie in the ring already, and the small rest."""
 
-    pieces: list[Bytes]
-    nbytes: int
-    updates: list[Captured]
+    head: bytes
+    gradients: list[Extent]
+    tail: list[Bytes]
 
-    def release(self) -> None:
-        for update in self.updates:
-            if update.slot is not None:
-                update.slot.release()
+    @property
+    def nbytes(self) -> int:
+        rest = sum(memoryview(piece).nbytes for piece in self.tail)
+        return len(self.head) + sum(extent.nbytes for extent in self.gradients) + rest
 
 
 def take(hooks: Hooks, context: Context, roster: Roster, *, whole: bool) -> Taken:
@@ -30,6 +32,7 @@ def take(hooks: Hooks, context: Context, roster: Roster, *, whole: bool) -> Take
     items = context.changed()
     updates = hooks.handed_over()
     groups, small = hooks.final_groups()
+    small = [blob for update in updates for blob in update.small] + small
     small += [blob for item in items.values() for blob in item.blobs]
     pairs = parameter_digests(hooks, roster)
     head = body.Head(
@@ -38,14 +41,10 @@ def take(hooks: Hooks, context: Context, roster: Roster, *, whole: bool) -> Take
         {name: item.tree for name, item in items.items()},
         combine(pairs.items()),
         whole_digest(pairs, roster) if whole else None,
-        (*(blob for update in updates for blob in update.blobs), *(blob for blob, _ in small)),
+        (*(blob for update in updates for blob in update.gradients), *(blob for blob, _ in small)),
     )
-    pieces: list[Bytes] = [
-        body.head_piece(head),
-        *(piece for update in updates for piece in update.pieces),
-        *aligned(small),
-    ]
-    return Taken(pieces, sum(memoryview(piece).nbytes for piece in pieces), updates)
+    gradients = [update.extent for update in updates if update.extent is not None]
+    return Taken(body.head_piece(head), gradients, body.aligned(small))
 
 
 def take_rebase(hooks: Hooks, roster: Roster) -> bytes:

@@ -1,86 +1,58 @@
-"""A whole state, copied at one step, that writes itself as a base in the background."""
+"""A whole state: every tensor by name, and what else a base says."""
 
-import ctypes
 import functools
 import platform
+from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import torch
 
-from everstep import __version__, native
+from everstep import __version__
 from everstep.capture.context import Context, encode
+from everstep.capture.mover import offsets
 from everstep.capture.rng import cuda_in_use
 from everstep.capture.roster import Roster
-from everstep.capture.slots import Slot, Slots, copy_in, offsets
 from everstep.capture.tensors import describe
 from everstep.codec import tree
+from everstep.codec.body import aligned
 from everstep.native import square_root
 from everstep.store import base
-from everstep.store.disk import Disk
-from everstep.store.manifest import BaseEntry, Book
-from everstep.types import DTYPE_BYTES, Bytes, Pair, Tensor, combine, printed
+from everstep.store.state import Description, Placed
+from everstep.types import Bytes, Tensor, printed
 
 
-class Snapshot:
-    """The copy. `write` may be called again after it failed; `release` when the base is durable."""
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A whole state as it is now: its tensors, not copied yet, and all the rest, encoded."""
 
-    def __init__(
-        self,
-        step: int,
-        slot: Slot,
-        places: list[tuple[Tensor, int]],
-        small: list[tuple[Tensor, bytes]],
-        content: base.Content,
-    ) -> None:
-        self.step = step
-        self.nbytes = sum(tensor.nbytes for tensor, _ in places)
-        self._slot = slot
-        self._places = places
-        self._small = small
-        self._content = content
+    tensors: list[torch.Tensor]
+    described: list[Tensor]
+    places: list[int]
+    nbytes: int
+    content: base.Content
+    small: list[tuple[Tensor, bytes]]
 
-    def write(self, disk: Disk, book: Book) -> BaseEntry:
-        """Digest what was copied and write it; the files are durable when this returns."""
-        parts: list[tuple[Tensor, Bytes]] = [
-            (tensor, self._slot.memory[place : place + tensor.nbytes]) for tensor, place in self._places
-        ]
-        found = native.digest(
-            [self._slot.address + place for _, place in self._places],
-            [tensor.nbytes // DTYPE_BYTES[tensor.dtype] for tensor, _ in self._places],
-            [DTYPE_BYTES[tensor.dtype] for tensor, _ in self._places],
-            [0] * len(self._places),
-            1,
-        )
-        named: list[tuple[Tensor, Bytes, Pair]] = [
-            (t, data, pair) for (t, data), pair in zip(parts, found, strict=True)
-        ]
-        named += [(t, data, _digest_bytes(t, data)) for t, data in self._small]
-        content = _with_digests(self._content, {t.name: pair for t, _, pair in named})
-        manifest = book.manifest
-        return base.write(
-            disk, manifest.run, manifest.writer, self.step, manifest.epoch,
-            [(t, data, printed(pair)) for t, data, pair in named], content,
-        )  # fmt: skip
-
-    def release(self) -> None:
-        self._slot.release()
+    def pieces(self, versions: dict[str, int]) -> list[list[Bytes]]:
+        """What the entry of this state says: table, description, small tensors."""
+        table = [Placed(tensor, place) for tensor, place in zip(self.described, self.places, strict=True)]
+        said = Description(self.content, tuple(tensor for tensor, _ in self.small), versions)
+        return [[msgspec.json.encode(table)], [msgspec.json.encode(said)], aligned(self.small)]
 
 
-def take(step: int, roster: Roster, context: Context, slots: Slots) -> Snapshot:
-    """Copy the whole state as it is now."""
+def take(roster: Roster, context: Context) -> Picture:
+    """The whole state. Nothing large is copied: the caller does that, to where it has room."""
     tensors: dict[str, torch.Tensor] = {f"model/{name}": parameter for name, parameter in roster.parameters.items()}
     optimizers = tuple(_optimizer(key, roster, tensors) for key in roster.optimizers)
     items = context.everything()
     small = [blob for item in items.values() for blob in item.blobs] + [blob for _, more in optimizers for blob in more]
     described = [describe(name, tensor) for name, tensor in tensors.items()]
     places, nbytes = offsets(described)
-    slot = slots.take(nbytes)
-    copy_in(slot, described, places, list(tensors.values()))
     content = base.Content(
         tuple(entry for entry, _ in optimizers), dict(roster.aliases), roster.derived(),
         {name: item.tree for name, item in items.items()}, "", "", versions(),
     )  # fmt: skip
-    return Snapshot(step, slot, list(zip(described, places, strict=True)), small, content)
+    return Picture(list(tensors.values()), described, places, nbytes, content, small)
 
 
 @functools.cache
@@ -94,11 +66,6 @@ def versions() -> dict[str, str]:
         "sqrt": printed(square_root.fingerprint(torch.float32)),
         "cuda": torch.cuda.get_device_name() if cuda_in_use() else "",
     }
-
-
-def state_digest(digests: dict[str, Pair]) -> str:
-    """One digest of parameters and optimizer state; buffers and the rest travel in every record as they are."""
-    return combine((name, pair) for name, pair in digests.items() if name.startswith(("model/", "optimizer/")))
 
 
 def optimizer_tensors(roster: Roster) -> dict[str, torch.Tensor]:
@@ -133,23 +100,3 @@ def _optimizer(
         state[name] = tree.encode(dict(held) if isinstance(held, dict) else held, f"optimizer/{key}/{name}", put)
     kind = f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
     return base.OptimizerEntry(key, kind, tuple(groups), state), tuple(blobs)
-
-
-def _with_digests(content: base.Content, digests: dict[str, Pair]) -> base.Content:
-    parameters = combine((name, pair) for name, pair in digests.items() if name.startswith("model/"))
-    return base.Content(
-        content.optimizers,
-        content.aliases,
-        content.derived,
-        content.context,
-        parameters,
-        state_digest(digests),
-        content.versions,
-    )
-
-
-def _digest_bytes(tensor: Tensor, data: bytes) -> Pair:
-    held = bytearray(data) or bytearray(1)
-    where = ctypes.addressof(ctypes.c_char.from_buffer(held))
-    width = DTYPE_BYTES[tensor.dtype]
-    return native.digest([where], [len(data) // width], [width], [0], 1)[0]

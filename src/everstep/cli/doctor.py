@@ -12,7 +12,7 @@ from everstep.cli import text
 from everstep.cli.look import opened
 from everstep.errors import Damaged, EverstepError
 from everstep.log import lease
-from everstep.recover.inventory import survey
+from everstep.log.inventory import survey
 from everstep.store import probe
 from everstep.url import split_url
 

@@ -8,8 +8,8 @@ from everstep.cli.look import Hyper, fold, heads, hyper_of, opened
 from everstep.codec.body import Head
 from everstep.errors import Damaged
 from everstep.log import frame
+from everstep.log.inventory import Inventory, survey
 from everstep.log.reader import Located
-from everstep.recover.inventory import Inventory, survey
 from everstep.store import base
 from everstep.store.disk import Disk
 

@@ -5,8 +5,8 @@ from typing import Any
 from everstep.cli import text
 from everstep.cli.look import opened
 from everstep.log import lease
+from everstep.log.inventory import Inventory, acknowledged, survey
 from everstep.log.reader import Scanned
-from everstep.recover.inventory import Inventory, acknowledged, survey
 from everstep.store import names, prune
 from everstep.store.disk import Disk
 from everstep.store.manifest import Segment, Term

@@ -12,8 +12,8 @@ from everstep.cli.look import opened
 from everstep.cli.progress import waiting
 from everstep.errors import Damaged, Misuse, StepNotHeld
 from everstep.log import frame, lease
+from everstep.log.inventory import Inventory, survey
 from everstep.recover import choose
-from everstep.recover.inventory import Inventory, survey
 from everstep.recover.sound import base_faults
 from everstep.store import keep, names
 from everstep.store import prune as store

@@ -5,9 +5,9 @@ from typing import Any
 from everstep.cli import text
 from everstep.cli.look import Hyper, fold, heads, hyper_of, opened
 from everstep.errors import Damaged, StepNotHeld
+from everstep.log.inventory import survey
 from everstep.recover import choose
 from everstep.recover.choose import Route
-from everstep.recover.inventory import survey
 from everstep.store import base
 from everstep.store.disk import Disk
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from everstep.cli import text
 from everstep.cli.look import opened
 from everstep.cli.progress import progress
-from everstep.recover.inventory import Inventory
+from everstep.log.inventory import Inventory
 from everstep.recover.verify import Report
 from everstep.recover.verify import verify as prove
 from everstep.store.disk import Disk

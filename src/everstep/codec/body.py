@@ -8,6 +8,7 @@ then each blob in the order of the head's table, each padded to a multiple of 64
 """
 
 import struct
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,19 +67,35 @@ def padding(blob: Bytes) -> bytes:
     return bytes(padded(count) - count)
 
 
+def aligned(blobs: Iterable[tuple[Tensor, bytes]]) -> list[Bytes]:
+    """The blobs' bytes, each padded as a body wants it."""
+    return [piece for _, data in blobs for piece in (data, padding(data))]
+
+
 def parse(data: memoryview, *, name: str) -> Body:
     """The head and views of the blobs. Every length is checked against `data` before it is used."""
-    head = parse_head(data, name=name)
-    offset = padded(LENGTH.size + LENGTH.unpack_from(data)[0])
+    if len(data) < LENGTH.size:
+        raise Damaged(f"{name}: the record's head cannot be read (it is {len(data)} bytes long).")
+    length = min(padded(LENGTH.size + LENGTH.unpack_from(data)[0]), len(data))
+    return parse_pieces([data[:length], data[length:]], name=name)
+
+
+def parse_pieces(pieces: Sequence[memoryview], *, name: str) -> Body:
+    """A body that lies in several places: its head first, and no blob across two of them."""
+    head = parse_head(pieces[0], name=name)
+    rest, at = [piece for piece in pieces[1:] if len(piece)], 0
     blobs: dict[str, tuple[Tensor, memoryview]] = {}
     for blob in head.blobs:
         if fault := blob.fault():
             raise Damaged(f"{name}: {fault}.")
-        if offset + blob.nbytes > len(data) or blob.name in blobs:
+        if rest and at == padded(len(rest[0])) and blob.nbytes:
+            del rest[0]
+            at = 0
+        if blob.name in blobs or at + blob.nbytes > (len(rest[0]) if rest else 0):
             raise Damaged(f"{name}: the table of tensors does not fit the record.")
-        blobs[blob.name] = (blob, data[offset : offset + blob.nbytes])
-        offset += padded(blob.nbytes)
-    if padded(len(data)) != padded(offset):
+        blobs[blob.name] = (blob, rest[0][at : at + blob.nbytes] if rest else memoryview(b""))
+        at += padded(blob.nbytes)
+    if len(rest) > 1 or padded(len(rest[0]) if rest else 0) != padded(at):
         raise Damaged(f"{name}: the record is longer than its table of tensors says.")
     return Body(head, blobs)
 

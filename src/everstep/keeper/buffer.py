@@ -8,11 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from everstep.keeper.health import Health, State
 from everstep.log.writer import Record
 from everstep.store.disk import Disk
 from everstep.store.manifest import BaseEntry, Book
 
 BATCH_BYTES = 64 << 20
+WARNINGS_MAX = 20
 HASHED_AHEAD_BYTES = 1 << 20
 """Records from this size on get their checksum from a thread of its own, while those before them are written."""
 
@@ -47,7 +49,7 @@ class Shared:
     not_recorded: int = 0
     skipped: int = -1
     bases: int = 0
-    state: Literal["ok", "degraded", "fenced", "failed", "closed"] = "ok"
+    state: State = "ok"
     errors: dict[str, str] = field(default_factory=dict)
     warnings: dict[str, None] = field(default_factory=dict)
     closing: bool = False
@@ -55,6 +57,28 @@ class Shared:
     @property
     def stopped(self) -> bool:
         return self.state in ("fenced", "failed", "closed")
+
+    def drop(self) -> list[Item]:
+        """Take out every record that is not being written yet; none if one between them is just being hashed."""
+        kept = [item for item in self.items if item.state != "waiting"]
+        dropped = [item for item in self.items if item.state == "waiting"]
+        if kept and dropped and kept[-1].record.step > dropped[0].record.step:
+            return []
+        self.items = deque(kept)
+        self.queued_bytes = sum(item.nbytes for item in kept)
+        return dropped
+
+    def warn(self, text: str) -> None:
+        self.warnings[text] = None
+        while len(self.warnings) > WARNINGS_MAX:
+            del self.warnings[next(iter(self.warnings))]
+
+    def health(self, acknowledged: int) -> Health:
+        error = next(iter(self.errors.values()), None)
+        return Health(
+            self.state, self.committed, acknowledged, acknowledged, self.queued_bytes, self.not_recorded, 0, self.bases,
+            error, tuple(self.warnings),
+        )  # fmt: skip
 
 
 def batch(items: deque[Item]) -> list[Item]:

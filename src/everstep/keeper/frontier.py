@@ -6,19 +6,19 @@ from bisect import bisect_right
 class Frontier:
     """Records lead on only from a base in the same stretch. A stretch begins where the log cannot be replayed into."""
 
-    def __init__(self, start: int, *, based: bool) -> None:
+    def __init__(self, start: int, *, based: bool, before: int = -1) -> None:
         self._starts = [start]
         self._ends = [start]
         self._base = start if based else start - 1
-        self._before = -1
+        self._before = before
 
     def logged(self, step: int, *, rebase: bool) -> None:
-        """The log is durable up to `step`; with `rebase`, a stretch begins there.
+        """The log is durable up to `step`; with `rebase`, a stretch begins there, and after missing steps before it.
 
         The stretch before it ends where its last record is: steps may have been skipped since, and nothing holds them.
         """
-        if rebase:
-            self._starts.append(step)
+        if rebase or step != self._ends[-1] + 1:
+            self._starts.append(step if rebase else step - 1)
             self._ends.append(step)
         self._ends[-1] = step
 

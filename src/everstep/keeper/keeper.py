@@ -18,7 +18,7 @@ from everstep.errors import EverstepError, Fenced
 from everstep.keeper import buffer
 from everstep.keeper.buffer import HASHED_AHEAD_BYTES, Item, Shared, Snapshot
 from everstep.keeper.frontier import Frontier
-from everstep.keeper.health import Health
+from everstep.keeper.health import Health, State
 from everstep.log import frame
 from everstep.log.writer import Writer
 from everstep.store import names, prune, witness
@@ -32,12 +32,16 @@ RETRY_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0)
 class Keeper:
     """The owner of one writer's log and bases, from `start` to `close`."""
 
-    def __init__(self, disk: Disk, book: Book, writer: Writer, *, buffer_bytes_max: int, retain_bytes_max: int) -> None:
+    def __init__(
+        self, disk: Disk, book: Book, writer: Writer, *, buffer_bytes_max: int, retain_bytes_max: int,
+        noted: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
         self._disk = disk
         self._book = book
         self._writer = writer
         self._buffer_bytes_max = buffer_bytes_max
         self._retain_bytes_max = retain_bytes_max
+        self._noted = noted
         self._shared = Shared()
         self._changed = threading.Condition()
         self._frontier = Frontier(0, based=False)
@@ -47,9 +51,9 @@ class Keeper:
         self._hashes = False
         self._said: set[str] = set()
 
-    def start(self, step: int, *, based: bool) -> None:
-        """Begin after `step`; `based` says whether that step can be restored already."""
-        self._frontier = Frontier(step, based=based)
+    def start(self, step: int, *, based: bool, before: int = -1) -> None:
+        """Begin after `step`; `based` says whether that step can be restored already, `before` what could be before."""
+        self._frontier = Frontier(step, based=based, before=before)
         self._shared.committed = step
         rank, epoch = self._book.manifest.writer, self._book.manifest.epoch
         self._witness = self._disk.create(names.witness(rank, epoch))
@@ -80,12 +84,6 @@ class Keeper:
         with self._changed:
             self._changed.wait_for(lambda: free(self._shared) or self._shared.state != "ok", seconds)
             return free(self._shared) and self._shared.state in ("ok", "degraded")
-
-    @property
-    def drained(self) -> bool:
-        """Whether the buffer has run half empty: time to close a gap. Any sooner, and every step would cost a base."""
-        with self._changed:
-            return self._shared.state == "ok" and 2 * self._shared.queued_bytes <= self._buffer_bytes_max
 
     def put(self, item: Item, snapshot: Snapshot | None) -> None:
         """Take a record, and with it a base of the same step."""
@@ -127,14 +125,7 @@ class Keeper:
             self._said.add(kind or text)
             LOGGER.warning("%s", text)
         with self._changed:
-            self._shared.warnings[text] = None
-            while len(self._shared.warnings) > 20:
-                del self._shared.warnings[next(iter(self._shared.warnings))]
-
-    def refuse_if_fenced(self) -> None:
-        """Raise Fenced once another process owns the run: what is trained here from now on belongs to nobody."""
-        if self._shared.state == "fenced":
-            raise Fenced(self._shared.errors["stop"])
+            self._shared.warn(text)
 
     @property
     def acknowledged(self) -> int:
@@ -153,12 +144,33 @@ class Keeper:
     @property
     def health(self) -> Health:
         with self._changed:
-            shared = self._shared
-            error = next(iter(shared.errors.values()), None)
-            return Health(
-                shared.state, shared.committed, self._frontier.acknowledged, shared.queued_bytes, shared.not_recorded,
-                shared.bases, error, tuple(shared.warnings),
-            )  # fmt: skip
+            shared, acknowledged = self._shared, self._frontier.acknowledged
+            return shared.health(acknowledged)
+
+    def glance(self) -> tuple[State, int, int]:
+        """State, acknowledged step and bases written: what is looked at after every step."""
+        with self._changed:
+            return self._shared.state, self._frontier.acknowledged, self._shared.bases
+
+    def drop(self) -> list[int]:
+        """Give up every record that is not being written yet; their steps. Only a base can close the gap."""
+        with self._changed:
+            dropped = self._shared.drop()
+            for item in dropped:
+                item.release()
+            return [item.record.step for item in dropped]
+
+    def idle(self, seconds: float) -> bool:
+        """Whether everything that was handed over is written, or never will be, after at most `seconds`."""
+        with self._changed:
+            return self._changed.wait_for(self._idle, seconds)
+
+    def fence(self, why: str) -> None:
+        """Stop: someone else owns the run from now on."""
+        self._stop("fenced", why)
+        with self._changed:
+            self._shared.closing = True
+            self._changed.notify_all()
 
     def close(self, seconds: float) -> None:
         """Write what is still queued, for at most `seconds`, seal the log and stop."""
@@ -176,6 +188,7 @@ class Keeper:
         with self._changed:
             if self._shared.state in ("ok", "degraded"):
                 self._shared.state = "closed"
+            self._noted()
             self._changed.notify_all()
 
     # What the threads do.
@@ -191,6 +204,8 @@ class Keeper:
     def _stop(self, state: Literal["fenced", "failed"], error: str) -> None:
         LOGGER.error("%s: %s", state, error)
         with self._changed:
+            if self._shared.stopped:
+                return
             self._shared.state = state
             self._shared.errors = {"stop": error}
             while self._shared.items:
@@ -199,6 +214,7 @@ class Keeper:
             if self._shared.snapshot is not None:
                 self._shared.snapshot.release()
                 self._shared.snapshot = None
+            self._noted()
             self._changed.notify_all()
 
     def _write_records(self) -> None:
@@ -297,6 +313,7 @@ class Keeper:
         if self._witness is not None:
             with contextlib.suppress(OSError):  # the note may be lost: the log itself is durable
                 self._disk.mark(self._witness, witness.pack(self._book.manifest.epoch, self._frontier.acknowledged))
+        self._noted()
         self._changed.notify_all()
 
     def _degraded(self, what: str, error: str) -> None:
@@ -306,6 +323,7 @@ class Keeper:
             self._shared.errors[what] = error
             if not self._shared.stopped:
                 self._shared.state = "degraded"
+            self._noted()
             self._changed.notify_all()
 
     def _recovered(self, what: str) -> None:
@@ -313,6 +331,7 @@ class Keeper:
             if self._shared.errors.pop(what, None) is not None and not self._shared.errors and not self._shared.stopped:
                 self._shared.state = "ok"
                 LOGGER.warning("%s: the disk takes writes again", what)
+                self._noted()
                 self._changed.notify_all()
 
     def _idle(self) -> bool:

@@ -32,16 +32,20 @@ class Lease:
         self.disk.close(self.descriptor)
 
 
-def take(disk: Disk, run: str, rank: int, *, opened: str, take_over: bool) -> Lease:
-    """Own writer `rank` of this run from now on, in a new epoch that is not open for records yet."""
+def take(disk: Disk, run: str, rank: int, *, opened: str, take_over: bool, pid: int | None = None) -> Lease:
+    """Own writer `rank` of this run from now on, in a new epoch that is not open for records yet.
+
+    `pid`: the process for which it is taken, if not this one.
+    """
+    who = pid or os.getpid()
     if names.writer(rank) not in disk.names(""):
         with contextlib.suppress(FileExistsError):
             disk.make_dir(names.writer(rank))
     disk.sync_dir("")  # also when they exist: whoever made these names may have been killed before syncing them
     disk.sync_dir(names.writer(rank))  # the next epoch leans on the manifest before it
-    descriptor = _lock(disk, rank, take_over=take_over)
+    descriptor = _lock(disk, rank, who, take_over=take_over)
     try:
-        held = Lease(disk, descriptor, _claim(disk, run, rank, opened))
+        held = Lease(disk, descriptor, _claim(disk, run, rank, opened, who))
         _distrust_cache(disk, rank)
         return held
     except BaseException:
@@ -49,9 +53,9 @@ def take(disk: Disk, run: str, rank: int, *, opened: str, take_over: bool) -> Le
         raise
 
 
-def _lock(disk: Disk, rank: int, *, take_over: bool) -> int:
+def _lock(disk: Disk, rank: int, pid: int, *, take_over: bool) -> int:
     path = names.lease(rank)
-    text = msgspec.json.encode({"pid": os.getpid(), "host": socket.gethostname()})
+    text = msgspec.json.encode({"pid": pid, "host": socket.gethostname()})
     try:
         descriptor = disk.lock(path, text)
         if descriptor is None and take_over:
@@ -88,13 +92,13 @@ def holder(disk: LocalDisk, rank: int) -> str | None:
         return None  # a file system without such locks, or a lease that may not be read, says nothing
 
 
-def _claim(disk: Disk, run: str, rank: int, opened: str) -> Book:
+def _claim(disk: Disk, run: str, rank: int, opened: str, pid: int) -> Book:
     for _ in range(CLAIMS_MAX):
         old = load_newest(disk, rank)
         if old is not None and old.run != run:
             raise Damaged(f"{names.manifest(rank, old.epoch)}: belongs to another run ({old.run}), this one is {run}.")
         epoch = 1 if old is None else old.epoch + 1
-        term = Term(epoch, None, None, 0, opened, socket.gethostname(), os.getpid())
+        term = Term(epoch, None, None, 0, opened, socket.gethostname(), pid)
         if old is None:
             new = Manifest(run, rank, 1, epoch, "opening", -1, (term,), (), ())
         else:

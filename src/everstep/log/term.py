@@ -20,23 +20,23 @@ from everstep.store.manifest import Book, Manifest, Segment, Term
 
 def begin(
     disk: Disk, book: Book, read: Manifest, found: Sequence[tuple[Segment, Scanned]], *, parent: int | None, step: int,
-    chain: int, opened: str, segment_bytes: int,
+    chain: int, opened: str, segment_bytes: int, acknowledged: int | None = None,
+    pid: int | None = None,
 ) -> Writer:  # fmt: skip
     """Open the epoch for records after `step` of epoch `parent` (None: a new history).
 
     `read` and `found` are the manifest and log as they were found after the claim; the book's copy is from before it.
+    `acknowledged`: what the disk holds; `step` itself, unless training goes on from memory.
     """
     ends = {(entry.epoch, entry.sequence): scanned for entry, scanned in found}
+    reached = acknowledged if acknowledged is not None else -1 if parent is None else step
 
     def settled(claimed: Manifest) -> Manifest:
         manifest = msgspec.structs.replace(read, epoch=claimed.epoch)
-        term = Term(manifest.epoch, parent, step, chain, opened, socket.gethostname(), os.getpid())
+        term = Term(manifest.epoch, parent, step, chain, opened, socket.gethostname(), pid or os.getpid())
         terms = (*(known for known in manifest.terms if known.from_step is not None), term)
         segments = tuple(_sealed(entry, ends.get((entry.epoch, entry.sequence))) for entry in manifest.segments)
-        acknowledged = -1 if parent is None else step
-        return msgspec.structs.replace(
-            manifest, state="open", acknowledged=acknowledged, terms=terms, segments=segments
-        )
+        return msgspec.structs.replace(manifest, state="open", acknowledged=reached, terms=terms, segments=segments)
 
     for entry, scanned in found:
         if entry.nbytes is None and scanned.records:  # perhaps read from the cache: durable before it is built on

@@ -17,6 +17,12 @@ def digest(
 def gather(sources: Sequence[int], sizes: Sequence[int], target: int, offsets: Sequence[int], threads: int) -> None:
     """Copies sizes[i] bytes from sources[i] to target + offsets[i]."""
 
+def store(address: int, value: int) -> None:
+    """Writes a 64-bit word that another process reads: whoever sees it sees everything written before it."""
+
+def load(address: int) -> int:
+    """Reads such a word."""
+
 def adam(
     implementation: Implementation,
     parameters: Sequence[int],

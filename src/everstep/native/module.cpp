@@ -5,6 +5,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <atomic>
 #include <bit>
 
 #include "calls.hpp"
@@ -53,6 +54,13 @@ NB_MODULE(_kernels, m) {
         },
         "implementation"_a, "parameters"_a, "momentum_buffers"_a, "counts"_a, "gradients"_a, "first"_a, "hyper"_a,
         nb::kw_only(), "nesterov"_a, "maximize"_a, "double"_a, "threads"_a, nb::call_guard<nb::gil_scoped_release>());
+
+    m.def("store", [](std::uintptr_t address, std::uint64_t value) {
+        std::atomic_ref<std::uint64_t>(*reinterpret_cast<std::uint64_t*>(address)).store(value);
+    }, "address"_a, "value"_a);
+    m.def("load", [](std::uintptr_t address) {
+        return std::atomic_ref<std::uint64_t>(*reinterpret_cast<std::uint64_t*>(address)).load();
+    }, "address"_a);
 
     m.def("capability", [] { return std::string(active_kernels().name); });
     m.def("threads_max", &threads_max);

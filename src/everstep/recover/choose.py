@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from everstep.errors import Damaged, StepNotHeld
 from everstep.log import frame
+from everstep.log.inventory import Inventory
 from everstep.log.reader import Located
-from everstep.recover.inventory import Inventory
 from everstep.store.manifest import BaseEntry
 
 

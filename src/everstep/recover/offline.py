@@ -11,12 +11,13 @@ from everstep.capture.roster import Roster
 from everstep.capture.snapshot import optimizer_tensors
 from everstep.codec import tree
 from everstep.errors import Damaged, StepNotHeld
+from everstep.log.inventory import survey
 from everstep.recover import choose
 from everstep.recover import recover as recovery
 from everstep.recover.choose import Route
-from everstep.recover.inventory import survey
 from everstep.recover.ledger import Item, Ledger
 from everstep.recover.standin import assemble
+from everstep.recover.ways import DiskWay
 from everstep.store.base import Index
 from everstep.store.disk import Disk, existing
 from everstep.url import split_url
@@ -67,14 +68,14 @@ def _follow(disk: Disk, rank: int, routes: list[Route]) -> Restored:
         built.append((assemble(index, tensors, replay=index.step != routes[0].step), tensors))
         return built[-1][0]
 
-    found = recovery.recover(disk, rank, routes, build)
+    found = recovery.recover([DiskWay(disk, rank, route) for route in routes], build)
     roster, stored = built[-1]
     tensors = {f"model/{name}": parameter.detach() for name, parameter in roster.parameters.items()}
     tensors |= optimizer_tensors(roster) if roster.optimizers else _named(stored, "optimizer/")
     context = {name: value for name, value in found.context.items() if not name.startswith("buffer/")}
     context["optimizers"] = _hyper(found.index, roster, stored)
     tensors |= {name: value for name, value in found.context.items() if name.startswith("buffer/")}
-    origin = f"base {found.index.step}" + (f" and {found.records} records ({found.replayed})" if found.records else "")
+    origin = found.origin + (f" and {found.records} records ({found.replayed})" if found.records else "")
     items = tuple(Item(name, KINDS[name.partition("/")[0]], "restored", origin) for name in tensors)
     ledger = Ledger(
         found.step,

@@ -1,6 +1,7 @@
 """Brings a training program to a step, and says of every item where it came from."""
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,24 +11,21 @@ from everstep.capture.context import Context
 from everstep.capture.roster import Roster
 from everstep.capture.snapshot import versions
 from everstep.recover import match
-from everstep.recover.choose import Route
 from everstep.recover.ledger import Item, Ledger, Status, refuse
 from everstep.recover.place import copy_common, place_base
 from everstep.recover.recover import Recovered, recover
 from everstep.recover.standin import assemble
+from everstep.recover.ways import Way
 from everstep.store.base import Index
-from everstep.store.disk import Disk
 
 
-def onto_program(
-    disk: Disk, rank: int, routes: list[Route], roster: Roster, context: Context, *, strict: bool
-) -> Ledger:
+def onto_program(ways: Sequence[Way], roster: Roster, context: Context, *, strict: bool) -> Ledger:
     """Model, optimizers, `state=`, generators: all of it, or an error that lists every difference.
 
     If not `strict`, a program that differs gets what both hold: the run's own state is recovered and proved beside it.
     """
     began = time.perf_counter()
-    wanted = routes[0].step
+    wanted = ways[0].step
     beside: list[tuple[Roster, Index, dict[str, torch.Tensor]]] = []
 
     def target(index: Index, tensors: dict[str, torch.Tensor]) -> Roster:
@@ -39,7 +37,7 @@ def onto_program(
         beside.append((assemble(index, tensors, replay=index.step != wanted), index, tensors))
         return beside[-1][0]
 
-    recovered = recover(disk, rank, routes, target)
+    recovered = recover(ways, target)
     if beside:
         stand_in, index, tensors = beside[-1]
         place_base(index, tensors, roster)
@@ -82,7 +80,7 @@ def _place_context(recovered: Recovered, roster: Roster, context: Context) -> li
 
 
 def _items(recovered: Recovered, roster: Roster, context: Context, missing: list[str]) -> list[Item]:
-    base = f"base {recovered.index.step}"
+    base = recovered.origin
     through = base if not recovered.records else f"{base} and {recovered.records} records ({recovered.replayed})"
     shapes = {item.tensor.name: item.tensor.shape for item in recovered.index.tensors}
     restored = {name for name, p in roster.parameters.items() if shapes.get(f"model/{name}") == tuple(p.shape)}

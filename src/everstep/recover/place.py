@@ -36,6 +36,13 @@ def place_base(index: Index, tensors: Mapping[str, torch.Tensor], roster: Roster
                 optimizer.state[parameter] = {key: _beside(value, parameter) for key, value in decoded.items()}
 
 
+def place_hyper(index: Index, tensors: Mapping[str, torch.Tensor], roster: Roster) -> None:
+    """Hyper-parameters alone, as the base holds them."""
+    for entry in index.content.optimizers:
+        if (optimizer := roster.optimizers.get(entry.key)) is not None:
+            place_groups([tree.decode(group.hyper, tensors.__getitem__) for group in entry.groups], optimizer)
+
+
 def copy_common(source: Roster, target: Roster) -> None:
     """What both hold, under the same name and in the same shape, from one state to another."""
     same = {

@@ -1,7 +1,8 @@
 """Brings a state to a step: by the shortest route, and by another where the first proves damaged."""
 
+import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,15 +10,13 @@ import torch
 
 from everstep.capture.roster import Roster
 from everstep.capture.snapshot import versions
-from everstep.codec import tree
+from everstep.codec import body, tree
 from everstep.errors import Damaged, ReplayDiffers
-from everstep.recover import load
-from everstep.recover.choose import Route
-from everstep.recover.place import place_base
-from everstep.recover.replay import Folded, Replay, read
+from everstep.recover.place import place_base, place_hyper
+from everstep.recover.replay import Folded, Replay
+from everstep.recover.ways import Way
 from everstep.shadow.rules import Rules
 from everstep.store.base import Index
-from everstep.store.disk import Disk
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,42 +27,45 @@ class Recovered:
     context: dict[str, Any]
     folded: Folded
     index: Index
+    origin: str
     replayed: str
     replay_seconds: float
     records: int
     notes: tuple[str, ...]
 
 
-def recover(
-    disk: Disk, rank: int, routes: list[Route], roster_for: Callable[[Index, dict[str, torch.Tensor]], Roster]
-) -> Recovered:
-    """Follow the first route that proves right. `roster_for` gives what the base is to be placed into."""
+def recover(ways: Sequence[Way], roster_for: Callable[[Index, dict[str, torch.Tensor]], Roster]) -> Recovered:
+    """Follow the first way that proves right. `roster_for` gives what the state is to be placed into."""
     notes: list[str] = []
-    for at, route in enumerate(routes):
+    for at, way in enumerate(ways):
         try:
-            index, tensors = load.load(disk, rank, route.base)
+            index, tensors, versions = way.load()
         except Damaged as damaged:
-            if at + 1 == len(routes):
+            if at + 1 == len(ways):
                 raise
             notes.append(f"{damaged} An older base was used instead.")
             continue
         roster = roster_for(index, tensors)
-        return _replay(disk, route, index, tensors, roster, notes)
+        return _replay(way, index, tensors, versions, roster, notes)
     raise Damaged("there is no base to start from.")
 
 
 def _replay(
-    disk: Disk, route: Route, index: Index, tensors: dict[str, torch.Tensor], roster: Roster, notes: list[str]
+    way: Way, index: Index, tensors: dict[str, torch.Tensor], old: Mapping[str, int], roster: Roster, notes: list[str]
 ) -> Recovered:
     """Replay by native rules; should a digest differ, once more by the optimizer itself; should that differ, refuse."""
     rules: Rules | None = Rules(roster.parameters, roster.optimizers, torch.get_num_threads())
     while True:
         place_base(index, tensors, roster)
-        folded: Folded = {name: (item, tensors, route.base.step) for name, item in index.content.context.items()}
+        folded: Folded = {name: (item, tensors, way.start) for name, item in index.content.context.items()}
         replay = Replay(roster, rules)
         began = time.perf_counter()
         try:
-            replay.run(read(disk, route.records), folded)
+            records = way.records()
+            if old:
+                records = _repaired(replay, records, old, way.start)
+                place_hyper(index, tensors, roster)  # the records that repaired it set theirs
+            replay.run(records, folded)
         except ReplayDiffers as differs:
             if rules is not None and replay.natively:
                 notes.append(f"{differs} The native rules were set aside and the optimizer itself was used.")
@@ -72,7 +74,18 @@ def _replay(
             raise ReplayDiffers(_why(differs, index)) from differs
         spent = time.perf_counter() - began
         context = {name: tree.decode(item, blobs.__getitem__) for name, (item, blobs, _) in folded.items()}
-        return Recovered(route.step, context, folded, index, _by(replay), spent, len(route.records), tuple(notes))
+        return Recovered(way.step, context, folded, index, way.name, _by(replay), spent, way.count, tuple(notes))
+
+
+def _repaired(
+    replay: Replay, records: Iterator[tuple[int, body.Body]], old: Mapping[str, int], start: int
+) -> Iterator[tuple[int, body.Body]]:
+    """Use up the records that bring a state's older parts to its step; the rest of them."""
+    for step, record in records:
+        if step > start:
+            return itertools.chain([(step, record)], records)
+        replay.repair(step, record, old)
+    return iter(())
 
 
 def _by(replay: Replay) -> str:

@@ -12,9 +12,9 @@ from everstep.capture.digests import digest
 from everstep.capture.roster import Roster
 from everstep.capture.snapshot import optimizer_tensors
 from everstep.errors import CannotReplay, EverstepError, ReplayDiffers
+from everstep.log.inventory import Inventory
 from everstep.log.reader import Located
 from everstep.recover import load
-from everstep.recover.inventory import Inventory
 from everstep.recover.place import place_base
 from everstep.recover.replay import Folded, Replay, read
 from everstep.recover.standin import assemble
@@ -106,12 +106,12 @@ def _replay(
     replay = Replay(roster, Rules(roster.parameters, roster.optimizers, torch.get_num_threads()) if native else None)
     folded: Folded = {name: (item, tensors, index.step) for name, item in index.content.context.items()}
     run = _Run()
-    for record in read(disk, records):
+    for located, record in read(disk, records):
         try:
-            replay.run([record], folded)  # one at a time: each record's digest is compared, not only the last one's
+            replay.run([(located.step, record)], folded)  # one at a time: each digest is compared, not only the last
         except ReplayDiffers as differs:
             run.fault = run.fault or str(differs)
-        done(record[0].frame.nbytes)
+        done(located.frame.nbytes)
     run.natively = replay.natively
     run.digests = _digests(roster, folded)
     if wanted is not None and run.fault is None:

@@ -10,7 +10,7 @@ import torch
 from everstep.capture import rng
 from everstep.capture.digests import digest
 from everstep.capture.roster import Roster
-from everstep.capture.snapshot import optimizer_tensors, state_digest
+from everstep.capture.snapshot import optimizer_tensors
 from everstep.capture.tensors import view
 from everstep.codec import body, tree
 from everstep.errors import Mismatch, ReplayDiffers
@@ -18,8 +18,8 @@ from everstep.log import reader
 from everstep.log.reader import Located
 from everstep.recover.place import place_groups
 from everstep.shadow.rules import Rules
+from everstep.store.base import parameters_digest, state_digest
 from everstep.store.disk import Disk
-from everstep.types import combine
 
 Folded = dict[str, tuple[Any, Mapping[str, torch.Tensor], int]]
 """The newest value of each context item: its tree, the tensors it names, the step that said it."""
@@ -36,24 +36,31 @@ class Replay:
         self.by_torch = 0
         """Updates applied by calling the optimizer."""
 
-    def run(self, records: Iterable[tuple[Located, body.Body]], folded: Folded) -> None:
+    def repair(self, step: int, record: body.Body, versions: Mapping[str, int]) -> None:
+        """Bring to `step` what is older than it, and nothing else. Only for optimizers that treat each parameter by
+        itself; a digest decides in the end."""
+        for at, update in enumerate(record.head.updates):
+            self._update(at, update, record, {name for name, version in versions.items() if version < step})
+
+    def run(self, records: Iterable[tuple[int, body.Body]], folded: Folded) -> None:
         """Apply the records; check every digest they carry where it is cheap, and the last one always."""
-        last: tuple[Located, body.Body] | None = None
-        for located, record in records:
+        last: tuple[int, body.Body] | None = None
+        for step, record in records:
             for at, update in enumerate(record.head.updates):
                 self._update(at, update, record)
             for key, groups in record.head.groups.items():
                 place_groups(tree.decode(groups, _blobs(record).__getitem__), self._optimizer(key))
             if record.head.context:
                 blobs = _blobs(record)
-                folded.update((name, (item, blobs, located.step)) for name, item in record.head.context.items())
+                folded.update((name, (item, blobs, step)) for name, item in record.head.context.items())
             if record.head.state is not None:
-                self._prove(located, record, whole=True)
-            last = (located, record)
-        if last is not None and last[1].head.state is None:
+                self._prove(step, record, whole=True)
+            last = (step, record)
+        if last is not None and last[1].head.state is None and last[1].head.parameters:
             self._prove(*last, whole=False)
+        self._settle()
 
-    def _update(self, at: int, update: body.Update, record: body.Body) -> None:
+    def _update(self, at: int, update: body.Update, record: body.Body, only: set[str] | None = None) -> None:
         optimizer = self._optimizer(update.optimizer)
         if update.groups is not None:
             place_groups(tree.decode(update.groups, _blobs(record).__getitem__), optimizer)
@@ -62,7 +69,8 @@ class Replay:
         prefix = f"gradient/{at}/"
         gradients = {
             name.removeprefix(prefix): view(memory, tensor)
-            for name, (tensor, memory) in record.blobs.items() if name.startswith(prefix)
+            for name, (tensor, memory) in record.blobs.items()
+            if name.startswith(prefix) and (only is None or name.removeprefix(prefix) in only)
         }  # fmt: skip
         for name, gradient in gradients.items():  # kernels trust sizes: a file is not believed
             held = self._roster.parameters.get(name)
@@ -121,17 +129,17 @@ class Replay:
         if self._rules is not None:
             self._rules.flush()
 
-    def _prove(self, located: Located, record: body.Body, *, whole: bool) -> None:
+    def _prove(self, step: int, record: body.Body, *, whole: bool) -> None:
         """Raise unless the state has the digest that the trainer's had."""
         self._settle()
         tensors = {f"model/{name}": parameter for name, parameter in self._roster.parameters.items()}
         if whole:
             tensors |= optimizer_tensors(self._roster)
         pairs = dict(zip(tensors, digest(list(tensors.values())), strict=True))
-        found = combine((name, pair) for name, pair in pairs.items() if name.startswith("model/"))
+        found = parameters_digest(pairs)
         if found != record.head.parameters or (whole and state_digest(pairs) != record.head.state):
             what = "optimizer state" if found == record.head.parameters else "parameters"
-            raise ReplayDiffers(f"step {located.step}: replay gives other {what} than the trainer had.")
+            raise ReplayDiffers(f"step {step}: replay gives other {what} than the trainer had.")
 
 
 def read(disk: Disk, records: Iterable[Located]) -> Iterator[tuple[Located, body.Body]]:

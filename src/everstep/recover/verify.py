@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from everstep.codec import body
 from everstep.errors import Damaged, StepNotHeld
 from everstep.log import reader
+from everstep.log.inventory import Inventory, survey
 from everstep.log.reader import Scanned
 from everstep.recover import choose
-from everstep.recover.inventory import Inventory, survey
 from everstep.recover.sound import base_faults
 from everstep.store import base, names, prune
 from everstep.store.disk import Disk
@@ -158,7 +158,7 @@ class _Proof:
         index = base.load(self._disk, rank, entry)
         self._report.tensors += len(index.tensors)
         parameters, state = self._said.get((entry.epoch, entry.step), (index.content.parameters, None))
-        if parameters == index.content.parameters and state in (None, index.content.state):
+        if parameters in ("", index.content.parameters) and state in (None, index.content.state):
             return []
         return [
             f"base {entry.step}: holds another state than the trainer had, by the digest in the record of that step."

@@ -15,7 +15,7 @@ from everstep.errors import Damaged
 from everstep.store import document, names
 from everstep.store.disk import Disk, write_new
 from everstep.store.manifest import BaseEntry
-from everstep.types import ALIGN, DTYPE_BYTES, Bytes, Tensor
+from everstep.types import ALIGN, DTYPE_BYTES, Bytes, Pair, Tensor, combine
 
 REALS = {"C64": "F32", "C128": "F64"}
 
@@ -67,6 +67,16 @@ class Index(msgspec.Struct, frozen=True):
     nbytes: int
     tensors: tuple[Stored, ...]
     content: Content
+
+
+def state_digest(digests: Mapping[str, Pair]) -> str:
+    """One digest of parameters and optimizer state; buffers and the rest travel in every record as they are."""
+    return combine((name, pair) for name, pair in digests.items() if name.startswith(("model/", "optimizer/")))
+
+
+def parameters_digest(digests: Mapping[str, Pair]) -> str:
+    """One digest of the parameters alone."""
+    return combine((name, pair) for name, pair in digests.items() if name.startswith("model/"))
 
 
 def write(

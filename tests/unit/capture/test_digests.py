@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 
 from everstep import native
 from everstep.capture.digests import digest
-from everstep.capture.slots import Slots, copy_in, offsets
+from everstep.capture.mover import HostMover, offsets
 from everstep.capture.tensors import DTYPES, describe, to_bytes, view
 from everstep.native import reference
+from everstep.store import memory
 
 GENERATOR = torch.Generator().manual_seed(11)
 PLAIN = torch.randint(0, 256, (6, 10, 32), dtype=torch.uint8, generator=GENERATOR)
@@ -80,35 +81,17 @@ def test_bytes_are_in_logical_order_and_come_back(name: str) -> None:
     assert torch.equal(found, tensor)
 
 
-def test_slots_hold_every_tensor_aligned_with_zeros_between() -> None:
+def test_a_block_holds_every_tensor_aligned_with_zeros_between() -> None:
     tensors = list(ODD.values())
     described = [describe(name, tensor) for name, tensor in ODD.items()]
     places, nbytes = offsets(described)
     assert all(place % 64 == 0 for place in places)
-    slot = Slots(0).take(nbytes)
-    slot.memory[:] = b"\xff" * slot.nbytes
-    copy_in(slot, described, places, tensors)
-    used = bytearray(slot.memory[:nbytes])
+    block = memory.create("test", nbytes, present=False)
+    block.memory[:] = b"\xff" * block.nbytes
+    HostMover().copy(block, described, places, tensors)
+    used = bytearray(block.memory[:nbytes])
+    block.close()
     for place, told, tensor in zip(places, described, tensors, strict=True):
         assert bytes(used[place : place + told.nbytes]) == to_bytes(tensor)
         used[place : place + told.nbytes] = bytes(told.nbytes)
     assert not any(used)
-
-
-def test_a_slot_is_used_again_when_it_fits_and_only_then() -> None:
-    slots = Slots(1 << 20)
-    first = slots.take(100_000)
-    first.release()
-    assert slots.take(90_000) is first
-    first.release()
-    assert slots.take(1_000_000) is not first
-    assert slots.take(1000) is not first
-
-
-def test_no_more_memory_than_asked_for_stays_idle_and_the_latest_stays() -> None:
-    slots = Slots(20_000)
-    taken = [slots.take(8000) for _ in range(5)]
-    for slot in taken:
-        slot.release()
-    assert [slot for slot in taken if slot in slots._free] == taken[3:]
-    assert sum(slots.take(8000) in taken for _ in range(5)) == 2

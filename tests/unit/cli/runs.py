@@ -9,7 +9,7 @@ import msgspec
 import torch
 
 import everstep
-from everstep.recover.inventory import Inventory, survey
+from everstep.log.inventory import Inventory, survey
 from everstep.recover.verify import Report, verify
 from everstep.store import document, names
 from everstep.store.disk import existing, publish
@@ -58,8 +58,7 @@ def train(
 def settle(run: everstep.Run) -> None:
     """Wait until everything that was committed is durable, bases included."""
     run.wait(timeout=60)
-    assert run._keeper is not None
-    assert run._keeper.reserve_base(60.0)
+    assert run._link.wait_for_base(60.0)
 
 
 def trained(path: Path, steps: int = 8) -> Path:

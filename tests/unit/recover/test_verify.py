@@ -8,8 +8,8 @@ import pytest
 import torch
 import xxhash
 
+from everstep.log.inventory import survey
 from everstep.recover import sound
-from everstep.recover.inventory import survey
 from everstep.recover.rehearse import Leg, legs, rehearse
 from everstep.recover.verify import verify
 from everstep.store import base, document, names

@@ -1,0 +1,64 @@
+"""What is measured on what, and for how long."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from bench.peers import PEERS
+
+SOURCES = ("gradient fp32", "gradient bf16", "state")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Steps of the blocks, and how often the whole row of them is repeated."""
+
+    rounds: int
+    plain: int
+    warm: int
+    measured: int
+    peer_s: float = 30.0
+    """For the intervals of one peer. Every step is always measured, others while this lasts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One program and all that is measured on it. A program is built and compiled once."""
+
+    model: str
+    compiled: bool
+    plan: Plan
+    sources: tuple[str, ...] = SOURCES
+    peers: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        return f"{self.model} {'compiled' if self.compiled else 'eager'}"
+
+    def cases(self) -> list[str]:
+        return [f"{self.label}, {subject}" for subject in (*self.sources, *self.peers)]
+
+
+QUICK = [Job("gpt-tiny", False, Plan(1, 12, 6, 24, peer_s=6.0), peers=("torch.save",))]
+"""What two CPU cores measure within a minute: that it works, and roughly where it stands."""
+
+FULL = [
+    Job("gpt-124m", True, Plan(2, 30, 10, 60), peers=tuple(PEERS)),
+    Job("gpt-355m", True, Plan(2, 20, 8, 40), peers=tuple(PEERS)),
+    Job("gpt-774m", True, Plan(1, 20, 6, 40)),
+    Job("gpt-1.5b", True, Plan(1, 16, 6, 30)),
+    Job("resnet-50", False, Plan(1, 20, 8, 40)),
+    Job("gpt-124m", False, Plan(1, 30, 10, 60)),
+    Job("gpt-355m", False, Plan(1, 20, 8, 40)),
+    Job("gpt-774m", False, Plan(1, 16, 6, 30)),
+    Job("gpt-1.5b", False, Plan(1, 12, 6, 24, peer_s=6.0)),
+]
+
+
+def chosen(jobs: Sequence[Job], only: Sequence[str]) -> list[Job]:
+    """The jobs with those of their cases that hold one of the strings `only`; all of them if it is empty."""
+
+    def wanted(job: Job, subjects: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(s for s in subjects if not only or any(text in f"{job.label}, {s}" for text in only))
+
+    trimmed = (replace(job, sources=wanted(job, job.sources), peers=wanted(job, job.peers)) for job in jobs)
+    return [job for job in trimmed if job.cases()]

@@ -1,0 +1,178 @@
+"""everstep on a program: the same loop with and without it, in turns, and what each step cost."""
+
+import os
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import everstep
+from bench.harness import Row
+from bench.models import Program
+from bench.overhead.blocks import Block, timed
+from bench.overhead.cases import Plan
+from bench.overhead.costs import overhead_pct, p99
+from bench.overhead.host import held_bytes, taken_bytes
+from bench.overhead.say import say
+
+GIB = 1 << 30
+NONE = "no checkpoint"
+TIERS = ("memory", "disk")
+READY_SECONDS_MAX = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A block with everstep in it."""
+
+    block: Block
+    lags: dict[str, list[int]]
+    held_bytes: int
+    taken_bytes: int
+    not_recorded: int
+    """Steps that are nowhere."""
+    dropped: int
+    """Steps that memory held and the disk was too slow for."""
+    predicted_pct: float | None
+    """What the run's own schedule says it costs; None where it says nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Without, with, without."""
+
+    before: Block
+    during: Recorded
+    after: Block
+
+
+def record(program: Program, source: str, plan: Plan, home: Path) -> Recorded:
+    """Open a new run, train in it, close it. Only the steps after the warm-up are on the clock."""
+    directory = Path(tempfile.mkdtemp(prefix="run-", dir=home))
+    held, taken = held_bytes(directory), taken_bytes()
+    run = everstep.open(directory, model=program.model, optimizer=program.optimizer, settings=settings(source, program))
+    lags: dict[str, list[int]] = {tier: [] for tier in TIERS}
+
+    def commit(_at: int) -> None:
+        step = run.commit()
+        for tier, lag in lags.items():
+            lag.append(step - run.acknowledged(tier))
+
+    try:
+        run.resume()
+        timed(program, plan.warm, commit)
+        deadline = time.monotonic() + READY_SECONDS_MAX
+        while run.acknowledged("memory") < 1 and time.monotonic() < deadline:
+            timed(program, 1, commit)  # buffers may still be on their way
+        for lag in lags.values():
+            lag.clear()
+        at_first = run.health
+        block = timed(program, plan.measured, commit)
+        health, predicted = run.health, getattr(run, "predicted", None)
+        if health.error:
+            say(f"the run reports: {health.error}")
+        return Recorded(
+            block,
+            lags,
+            held_bytes(directory) - held,
+            taken_bytes() - taken,
+            health.not_recorded - at_first.not_recorded,
+            health.dropped - at_first.dropped,
+            None if predicted is None else 100 * predicted.overhead,
+        )
+    finally:
+        close(run)
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def settings(source: str, program: Program) -> everstep.Settings:
+    """Room for three states and five gradients: the parts of the default with a shorter ring, because registering
+    memory takes a second per gigabyte or so, and a long ring would hide a slow disk from so short a block."""
+    kind, _, precision = source.partition(" ")
+    wanted = 3 * program.bytes_of("state") + 5 * program.bytes_of("gradient fp32")
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return everstep.Settings(
+        source=kind,
+        gradients="bf16" if precision == "bf16" else "exact",
+        buffer_bytes_max=min(max(wanted, GIB), int(0.55 * memory)),
+    )
+
+
+def close(run: everstep.Run) -> None:
+    try:
+        run.close()
+    except everstep.errors.EverstepError as error:  # the block was measured; what the disk did not take is shown
+        say(f"close: {error}")
+
+
+def rows(case: str, source: str, program: Program, turns: Sequence[Turn], bandwidth: float | None) -> list[Row]:
+    """Everything about one case. `bandwidth` (bytes per second to the host) is None where no target applies."""
+    plain_s = statistics.median(block.step_s for turn in turns for block in (turn.before, turn.after))
+    plain_ms = [ms for turn in turns for block in (turn.before, turn.after) for ms in block.steps_ms]
+    with_ms = [ms for turn in turns for ms in turn.during.block.steps_ms]
+    wall = statistics.median(
+        overhead_pct(turn.before.step_s, turn.during.block.step_s, turn.after.step_s) for turn in turns
+    )
+    middle = 100 * (statistics.median(with_ms) / statistics.median(plain_ms) - 1)
+    nbytes = program.bytes_of(source)
+    fits = bandwidth is None or source != "state" or nbytes / bandwidth <= plain_s
+    found = [
+        Row(case, "overhead_pct", wall, "%", NONE, overhead_target(source, nbytes, plain_s, bandwidth)),
+        Row(case, "overhead_median_pct", middle, "%", NONE),
+        Row(case, "step_ms", 1e3 * statistics.median(turn.during.block.step_s for turn in turns), "ms",
+            f"{NONE}: {1e3 * plain_s:.2f} ms"),
+        Row(case, "step_median_ms", statistics.median(with_ms), "ms", f"{NONE}: {statistics.median(plain_ms):.2f} ms"),
+        Row(case, "step_p99_ms", p99(with_ms), "ms", f"{NONE}: {p99(plain_ms):.2f} ms"),
+        Row(case, "stall_p99_ms", p99(with_ms) - statistics.median(plain_ms), "ms", f"median step with {NONE}"),
+        Row(case, "bytes_per_step", nbytes / 1e6, "MB", "-"),
+        Row(case, "not_recorded", sum(turn.during.not_recorded for turn in turns), "steps",
+            f"of {len(with_ms)}", "<= 0" if fits and bandwidth is not None else None),
+        Row(case, "memory_only", sum(turn.during.dropped for turn in turns), "steps", f"of {len(with_ms)}"),
+    ]  # fmt: skip
+    return found + memory_rows(case, turns, bandwidth) + lag_rows(case, turns) + schedule_rows(case, wall, turns)
+
+
+def overhead_target(source: str, nbytes: int, step_s: float, bandwidth: float | None) -> str | None:
+    """1 % for gradients, and for states that can be copied within a step; 1.5 % for states spread over several."""
+    if bandwidth is None:
+        return None
+    return "<= 1.0" if source != "state" or nbytes / bandwidth <= step_s else "<= 1.5"
+
+
+def memory_rows(case: str, turns: Sequence[Turn], bandwidth: float | None) -> list[Row]:
+    held = max(turn.during.held_bytes for turn in turns) / GIB
+    found = [Row(case, "host_memory_gib", held, "GiB", f"processes, beyond {NONE}")]
+    if bandwidth is not None:
+        plain = max(block.gpu_bytes for turn in turns for block in (turn.before, turn.after))
+        peak = max(turn.during.block.gpu_bytes for turn in turns)
+        taken = max(turn.during.taken_bytes for turn in turns) / GIB
+        found += [
+            Row(case, "machine_memory_gib", taken, "GiB", f"whole machine, beyond {NONE}"),
+            Row(case, "gpu_memory_pct", 100 * (peak / plain - 1), "%", f"{NONE}: {plain / GIB:.2f} GiB", "<= 1.0"),
+        ]
+    return found
+
+
+def lag_rows(case: str, turns: Sequence[Turn]) -> list[Row]:
+    """How many steps a tier is behind, right after each commit."""
+    found = []
+    for tier in TIERS:
+        lags = [lag for turn in turns for lag in turn.during.lags[tier]]
+        found.append(Row(case, f"lag_{tier}_median", statistics.median(lags), "steps", "the step just committed"))
+        found.append(Row(case, f"lag_{tier}_max", max(lags), "steps", "the step just committed"))
+    return found
+
+
+def schedule_rows(case: str, measured_pct: float, turns: Sequence[Turn]) -> list[Row]:
+    said = [turn.during.predicted_pct for turn in turns if turn.during.predicted_pct is not None]
+    if not said:
+        return []
+    predicted = statistics.median(said)
+    error = abs(predicted - measured_pct)
+    return [
+        Row(case, "predicted_overhead_pct", predicted, "%", f"measured: {measured_pct:.2f} %"),
+        Row(case, "prediction_error_pp", error, "pp", "measured overhead", "<= 1.0"),
+    ]

@@ -1,0 +1,263 @@
+"""One writer's place at the keeper: its lease, its log, and the memory it shares. It outlives the trainer."""
+
+import contextlib
+import os
+import threading
+import time
+from datetime import UTC, datetime
+
+import msgspec
+
+from everstep.errors import Damaged, RunInUse
+from everstep.keeper import channel
+from everstep.keeper.feed import Feed
+from everstep.keeper.health import STATES, Health
+from everstep.keeper.keeper import Keeper
+from everstep.keeper.messages import Begin, Hello
+from everstep.log import lease, term
+from everstep.log.inventory import Inventory, survey
+from everstep.ring import ring as words
+from everstep.ring.held import held
+from everstep.ring.ring import UPDATE, Ring
+from everstep.store import names
+from everstep.store.disk import Disk
+from everstep.store.memory import Block
+
+
+class Desk:
+    """From a trainer's `welcome` to `close`; another trainer may sit down at it in between."""
+
+    def __init__(self, disk: Disk, run: str, path: str, rank: int) -> None:
+        self.rank = rank
+        self.pid = 0
+        self.seat = 0
+        """Who sits here, by number: whoever sat here before has nothing to say any more."""
+        self.linger_seconds = 0.0
+        self._disk, self._run, self._path = disk, run, path
+        self._lease: lease.Lease | None = None
+        self._keeper: Keeper | None = None
+        self._feed: Feed | None = None
+        self._ring: Ring | None = None
+        self._areas: dict[int, Block] = {}
+        self._lock = threading.RLock()
+
+    # What a conversation asks for.
+
+    def welcome(self, hello: Hello) -> tuple[int, int, dict[int, Block]]:
+        """Give the desk to this trainer: its seat, the epoch it writes in, and the memory that one before it left."""
+        with self._lock:
+            if self.pid and alive(self.pid):
+                if not hello.take_over:
+                    raise RunInUse(
+                        f"{names.lease(self.rank)}: process {self.pid} on {os.uname().nodename!r} is writing this run. "
+                        "Nothing was changed. Wait for it, end it, or fence it off with Settings(take_over=True)."
+                    )
+                self._fence()  # the old trainer may still write into its ring: nothing of that is used again
+            if self._lease is None:
+                self._lease = lease.take(
+                    self._disk, self._run, self.rank, opened=_now(), take_over=hello.take_over, pid=hello.pid
+                )
+            self.pid = hello.pid
+            self.seat += 1
+            blocks = dict(self._areas)
+            if self._ring is not None:
+                self._settle()
+                blocks[-1] = self._ring.block
+            return self.seat, self._lease.book.manifest.epoch, blocks
+
+    def share(self, area: int, block: Block) -> None:
+        """Memory that the trainer made: the ring, or an area."""
+        with self._lock:
+            if area >= words.AREAS_MAX:
+                raise Damaged(f"area {area} cannot be.")
+            if area >= 0:
+                if area in self._areas:
+                    self._areas[area].close()
+                self._areas[area] = block
+            else:
+                self._forget_memory()
+                self._ring = Ring(block)
+
+    def begin(self, asked: Begin) -> bool:
+        """Open the log after the step the trainer begins with. False when the disk does not hold that step."""
+        with self._lock:
+            assert self._ring is not None
+            assert self._lease is not None
+            self.linger_seconds = asked.linger_seconds
+            if asked.memory and self._keeper is not None and self._keeper.glance()[0] in ("ok", "degraded"):
+                return True
+            if self._keeper is not None:  # that term is over: another begins
+                self._keeper.close(0.0)
+                self._lease.release()
+                self._lease = lease.take(self._disk, self._run, self.rank, opened=_now(), take_over=False, pid=self.pid)
+            return self._open(self._lease, self._ring, asked)
+
+    def pump(self) -> bool:
+        """Take what is new in the ring. True while there is something that is not whole yet."""
+        with self._lock:
+            return self._feed.pump() if self._feed is not None else False
+
+    def close(self, seconds: float) -> Health:
+        """The trainer is done: write what is committed, then forget it. How it ended."""
+        with self._lock:
+            if self._feed is not None:
+                self._feed.pump()
+                self._feed.catch_up()
+        if self._keeper is not None:
+            self._keeper.close(seconds)
+        with self._lock:
+            ended = self.health
+            self._say()
+            self._let_go()
+            self.pid = 0
+            self._forget_memory()
+            return ended
+
+    @property
+    def health(self) -> Health:
+        ring, keeper = self._ring, self._keeper
+        if keeper is None or ring is None:
+            return Health("closed", -1, -1, -1, 0, 0, 0, 0, None, ())
+        health, memory = keeper.health, None
+        with contextlib.suppress(Damaged):
+            memory = held(ring)
+        return msgspec.structs.replace(
+            health,
+            memory=max(health.acknowledged, -1 if memory is None else memory.step),
+            committed=ring.word(words.W_COMMITTED) - 1,
+            not_recorded=ring.word(words.W_MISSED),
+            dropped=ring.word(words.W_DROPPED),
+        )
+
+    # The trainer is gone.
+
+    def orphaned(self, seat: int) -> bool:
+        """Make durable what the dead trainer left. False as soon as another sits here, or when there is no memory."""
+        with self._lock:
+            if self.seat != seat:
+                return False
+            self._settle()
+            if self._feed is not None:
+                self._feed.catch_up()
+        deadline = time.monotonic() + max(1.0, self.linger_seconds)
+        while self._keeper is not None and self.seat == seat and time.monotonic() < deadline:
+            if self._keeper.idle(0.1):
+                break
+        with self._lock:
+            if self.seat != seat:
+                return False
+            if self._keeper is not None:
+                self._keeper.close(0.0)
+                self._say()
+                self._keeper = self._feed = None
+            self._let_go()  # so that another host may go on; the memory stays
+            self.pid = 0
+            return self._ring is not None
+
+    def forget(self) -> None:
+        """Nobody came for the memory in time."""
+        with self._lock:
+            self._forget_memory()
+
+    @property
+    def holds_memory(self) -> bool:
+        return self._ring is not None
+
+    # Terms, ends.
+
+    def _open(self, ours: lease.Lease, ring: Ring, asked: Begin) -> bool:
+        inventory = survey(self._disk, self._path, rank=self.rank, epoch=asked.epoch)
+        parent = inventory.epoch if asked.memory else asked.epoch
+        step = _reached(inventory) if asked.revived else asked.step
+        on_disk = parent is not None and any(first <= step <= end for first, end in inventory.spans())
+        before = -1 if parent is None else step if on_disk else min(inventory.newest, step)
+        last = inventory.records.get(step)
+        writer = term.begin(
+            self._disk, ours.book, inventory.manifest, inventory.segments, parent=parent, step=step,
+            chain=last.frame.chain if last is not None else 0, opened=_now(), segment_bytes=asked.segment_bytes,
+            acknowledged=before, pid=self.pid,
+        )  # fmt: skip
+        self._keeper = Keeper(
+            self._disk, ours.book, writer, buffer_bytes_max=ring.data_bytes, retain_bytes_max=asked.retain_bytes_max,
+            noted=self._say,
+        )  # fmt: skip
+        self._keeper.start(step, based=on_disk, before=before)
+        for area in range(words.AREAS_MAX):  # what another keeper was to write is lost with it: it is asked for again
+            ring.say(words.W_DONE + area, ring.word(words.W_ASSIGNED + area))
+        first = _after(ring, step) if asked.revived else ring.word(words.W_HEAD)
+        self._feed = Feed(ring, self._areas, self._keeper, first)
+        if asked.revived:
+            ring.say(words.W_WANTS_BASE, 1)
+            if first < ring.word(words.W_HEAD) and ring.read(first).step > step + 1:
+                self._feed.mind_the_gap()
+        self._say()
+        return on_disk or (parent is None and not asked.memory)
+
+    def _settle(self) -> None:
+        """The trainer is dead: what it had not finished never was."""
+        ring = self._ring
+        if ring is None:
+            return
+        if self._feed is not None:
+            self._feed.pump()
+        head = max(ring.word(words.W_KEEP), ring.word(words.W_RELEASED))
+        while head < ring.word(words.W_HEAD) and ring.whole(head):
+            head += 1
+        ring.say(words.W_HEAD, head)
+
+    def _fence(self) -> None:
+        if self._keeper is not None:
+            self._keeper.fence("another process took this run over. What was acknowledged before is kept; stop here.")
+        self._let_go()
+        self._forget_memory()
+
+    def _let_go(self) -> None:
+        if self._lease is not None:
+            self._lease.release()
+            self._lease = None
+
+    def _forget_memory(self) -> None:
+        for block in self._areas.values():
+            block.close()
+        if self._ring is not None:
+            self._ring.block.close()
+        self._keeper = self._feed = self._ring = None
+        self._areas = {}
+
+    def _say(self) -> None:
+        """Leave for the trainer what it looks at after every step."""
+        ring, keeper = self._ring, self._keeper
+        if ring is not None and keeper is not None:
+            state, acknowledged, bases = keeper.glance()
+            ring.say(words.W_ACKNOWLEDGED, acknowledged + 1)
+            ring.say(words.W_BASES, bases)
+            ring.say(words.W_STATE, STATES.index(state))
+
+
+def _reached(inventory: Inventory) -> int:
+    """How far the log of this branch goes."""
+    return max([*inventory.records, *(entry.step for entry in inventory.bases)], default=0)
+
+
+def _after(ring: Ring, step: int) -> int:
+    """The first entry that the log does not hold yet."""
+    for sequence in range(ring.word(words.W_RELEASED), ring.word(words.W_HEAD)):
+        if not ring.whole(sequence) or ((entry := ring.read(sequence)).kind == UPDATE and entry.step > step):
+            return sequence
+    return ring.word(words.W_HEAD)
+
+
+def alive(pid: int) -> bool:
+    """Whether this process runs. One that has ended but was not waited for yet does not."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return False
+    try:
+        return not channel.heard([descriptor], 0.0)
+    finally:
+        os.close(descriptor)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

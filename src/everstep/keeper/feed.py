@@ -1,0 +1,126 @@
+"""From the ring to log and bases: takes whole entries in their order and hands them on.
+
+While the disk keeps up every record goes to the log. When it does not, and memory holds the steps anyway, records are
+dropped here as one run of steps, and the disk gets bases only, one after the other, until it may be tried again.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+
+from everstep.codec import body
+from everstep.keeper.buffer import Item
+from everstep.keeper.copy import StateCopy
+from everstep.keeper.keeper import Keeper
+from everstep.log.writer import Record
+from everstep.ring import ring as words
+from everstep.ring.held import held
+from everstep.ring.ring import REBASE, STATE, UPDATE, Entry, Ring
+from everstep.store.memory import Block
+
+TRY_AGAIN_SECONDS = 30.0
+"""How long a disk that fell behind gets bases only."""
+
+
+class Feed:
+    """One ring, one keeper, from where the log begins. `pump` may be called by one thread at a time."""
+
+    def __init__(self, ring: Ring, areas: dict[int, Block], keeper: Keeper, first: int) -> None:
+        self._ring, self._areas, self._keeper = ring, areas, keeper
+        self._next = first
+        self._lock = threading.Lock()
+        self._outstanding: dict[int, None] = {}
+        self._gap = False
+        self._bases_only_until = 0.0
+        ring.say(words.W_RELEASED, first)
+
+    def pump(self) -> bool:
+        """Take every whole entry. True while there is one that is not whole yet."""
+        ring = self._ring
+        while self._next < ring.word(words.W_HEAD):
+            if not ring.whole(self._next):
+                return True
+            self._next += 1
+            self._take(ring.read(self._next - 1))
+        self._relieve()
+        return False
+
+    def catch_up(self) -> None:
+        """Whatever memory holds and the disk was spared goes to the disk now."""
+        ring = self._ring
+        memory = held(ring)
+        if memory is None or not self._gap:
+            return
+        if memory.state.low != memory.state.step or ring.busy(memory.state.area):
+            return  # parts of several steps: only a trainer can make one state of them
+        ring.say(words.W_ASSIGNED + memory.state.area, memory.state.sequence + 1)
+        self._bases_only_until = 0.0
+        self._write_state(memory.state)
+        for entry in memory.records:
+            self._write(entry, lambda: None)
+
+    def mind_the_gap(self) -> None:
+        """Steps are missing before the next entry: only a base can go on from here."""
+        self._gap = True
+
+    def _take(self, entry: Entry) -> None:
+        with self._lock:
+            self._outstanding[entry.sequence] = None
+        if entry.kind == STATE and self._ring.word(words.W_ASSIGNED + entry.area) == entry.sequence + 1:
+            self._write_state(entry)
+        elif entry.kind in (UPDATE, REBASE):
+            if not self._gap:
+                self._write(entry, lambda: self._done(entry.sequence))
+                return
+            self._dropped(1)
+        self._done(entry.sequence)
+
+    def _write(self, entry: Entry, done: Callable[[], None]) -> None:
+        pieces = self._ring.pieces(entry)
+        nbytes = sum(len(piece) for piece in pieces)
+        self._keeper.put(Item(Record(entry.kind, entry.step, list(pieces)), nbytes, done), None)
+
+    def _write_state(self, entry: Entry) -> None:
+        ring, area = self._ring, entry.area
+        pieces = ring.pieces(entry)
+        copy = StateCopy(
+            entry.step, self._areas[area].memory, pieces, lambda: ring.say(words.W_DONE + area, entry.sequence + 1)
+        )
+        ring.say(words.W_WANTS_BASE, 0)
+        if not self._gap:
+            self._keeper.put_base(copy)
+            return
+        piece = body.head_piece(body.Head((), {}, {}, "", None, ()))
+        self._keeper.put(Item(Record(REBASE, entry.step, [piece]), len(piece), lambda: None), copy)
+        self._gap = time.monotonic() < self._bases_only_until
+
+    def _relieve(self) -> None:
+        """Drop what the disk cannot take in time, if memory holds it; a base will close the gap."""
+        ring = self._ring
+        if self._gap:
+            if not any(ring.busy(area) for area in range(words.AREAS_MAX)):
+                ring.say(words.W_WANTS_BASE, 1)
+            return
+        with self._lock:
+            first = next(iter(self._outstanding), None)
+        if first is None or ring.word(words.W_MEMORY) == 0:
+            return
+        if ring.read(self._next - 1).end - ring.read(first).start <= ring.data_bytes // 2:
+            return
+        steps = self._keeper.drop()
+        if not steps:
+            return
+        self._gap, self._bases_only_until = True, time.monotonic() + TRY_AGAIN_SECONDS
+        self._dropped(len(steps))
+        self._keeper.warn(
+            f"the disk takes less than training gives: steps from {steps[0]} on are in memory, and on disk as bases",
+            kind="dropped",
+        )
+
+    def _dropped(self, steps: int) -> None:
+        self._ring.say(words.W_DROPPED, self._ring.word(words.W_DROPPED) + steps)
+
+    def _done(self, sequence: int) -> None:
+        with self._lock:
+            self._outstanding.pop(sequence, None)
+            self._ring.say(words.W_RELEASED, next(iter(self._outstanding), self._next))

@@ -1,0 +1,348 @@
+"""The trainer's side of the keeper: hands steps over through the ring, and starts another keeper when one has died.
+
+Nothing here waits longer than it is told to. What the keeper says of the run is read from the ring's words; it is
+asked only for its texts.
+"""
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from everstep import __version__
+from everstep.errors import EverstepError, Fenced, StoreFailed
+from everstep.keeper import launch
+from everstep.keeper.channel import Gone
+from everstep.keeper.health import STATES, Health, State
+from everstep.keeper.messages import (
+    Begin,
+    Close,
+    Done,
+    Hello,
+    Look,
+    Message,
+    Poke,
+    Report,
+    Share,
+    Welcome,
+    error_of,
+)
+from everstep.ring import held as memory_tier
+from everstep.ring import ring as words
+from everstep.ring.areas import Area, Areas
+from everstep.ring.held import Held
+from everstep.ring.pen import Extent, Pen
+from everstep.ring.ring import STATE, Ring
+from everstep.ring.tally import Tally
+from everstep.ring.watch import watch
+from everstep.settings import Settings
+from everstep.store.memory import Block
+from everstep.types import Bytes
+
+LOGGER = logging.getLogger("everstep")
+ANSWER_SECONDS = 120.0
+RESTARTS_MAX = 100
+TAKEN_OVER = "another process took this run over. What was acknowledged before is kept; stop this process."
+
+
+class Link:
+    """From `everstep.open` to `close`, whichever keeper is at the other end."""
+
+    def __init__(self, path: str, run: str, rank: int, *, opened: str, settings: Settings) -> None:
+        self._path, self._run, self._rank, self._opened = path, run, rank, opened
+        self._settings = settings
+        self._lock = threading.RLock()
+        self._said: dict[str, None] = {}
+        self._warnings: dict[str, None] = {}
+        self._asked: Begin | None = None
+        self._restarts = 0
+        self._ended: Health | None = None
+        self._missed_at = -1
+        self._line = launch.line_to_keeper(path, run)
+        try:
+            welcome, blocks = self._hello(take_over=settings.take_over)
+        except BaseException:
+            self._line.close()
+            raise
+        self.epoch = welcome.epoch
+        self._left: dict[int, Block] = dict(zip(welcome.blocks, map(Block, blocks), strict=True))
+        self._ring: Ring | None = None
+        self._pen: Pen | None = None
+        self._areas: Areas | None = None
+        self._tally: Tally | None = None
+
+    # Beginning.
+
+    def left(self) -> tuple[Ring, Mapping[int, Block], Held] | None:
+        """What a trainer before us left in memory, if it can be restored from there."""
+        if -1 not in self._left:
+            return None
+        ring = Ring(self._left[-1])
+        found = memory_tier.held(ring)
+        if found is None or found.step < ring.word(words.W_ACKNOWLEDGED) - 1:
+            return None
+        return ring, self._left, found
+
+    def begin(
+        self, step: int, epoch: int | None, *, memory: bool, ring: Callable[[], Ring], pin: Callable[[Block], None]
+    ) -> bool:
+        """Let the log go on after `step`. False when only memory holds that step: then a base is due."""
+        if memory:
+            self._ring = Ring(self._left[-1])
+        else:
+            self._ring = ring()
+            self._request(Share(-1), [self._ring.block.descriptor])
+        pin(self._ring.block)
+        self._ring.say(words.W_COMMITTED, step + 1)
+        self._pen = Pen(self._ring)
+        self._areas = Areas(self._ring, self._share, pin)
+        self._tally = Tally(self._pen)
+        if memory:
+            self._adopt()
+        self._left = {}
+        settings = self._settings
+        self._asked = Begin(
+            step, epoch, memory, settings.segment_bytes, settings.retain_bytes_max, settings.linger_seconds
+        )
+        return self._request(self._asked).held
+
+    def _adopt(self) -> None:
+        """Go on in the ring that another trainer began."""
+        ring, areas, found = self.ring, self.areas, memory_tier.held(self.ring)
+        assert found is not None
+        for number, block in self._left.items():
+            if number >= 0:
+                areas.adopt(number, block, found.state.sequence if number == found.state.area else -1)
+        self.tally.adopt(found.state.sequence, found.step, {entry.step: entry.sequence for entry in found.records})
+        ring.say(words.W_MISSED, 0)
+
+    def _share(self, area: int, block: Block) -> None:
+        self._request(Share(area), [block.descriptor])
+
+    # What the training loop calls.
+
+    @property
+    def ring(self) -> Ring:
+        assert self._ring is not None
+        return self._ring
+
+    @property
+    def pen(self) -> Pen:
+        assert self._pen is not None
+        return self._pen
+
+    @property
+    def areas(self) -> Areas:
+        assert self._areas is not None
+        return self._areas
+
+    @property
+    def tally(self) -> Tally:
+        assert self._tally is not None
+        return self._tally
+
+    def wait_for_room(self, nbytes: int, seconds: float) -> bool:
+        """Whether the ring has room, after at most `seconds`. While the disk refuses writes nothing is waited for: it
+        may take hours, and training comes first."""
+        return watch(lambda: self.pen.room(nbytes) or self.state != "ok", seconds) and self.pen.room(nbytes)
+
+    def put_record(self, kind: int, step: int, head: list[Bytes], gradients: list[Extent], tail: list[Bytes]) -> int:
+        """A record whose gradients lie in the ring already; its entry, or -1 when the rest finds no room."""
+        extents = [self.pen.put(head), *gradients, *([self.pen.put(tail)] if tail else [])]
+        if None in extents:
+            return -1
+        sequence = self.pen.write(kind, step, [extent for extent in extents if extent is not None])
+        self.tally.written(sequence, kind, step, step)
+        return sequence
+
+    def put_state(self, step: int, low: int, area: Area, pieces: list[list[Bytes]], *, to_disk: bool) -> int:
+        """The entry of a state that lies in `area`, or -1 when there is no room for it."""
+        extents = [self.pen.put(piece) for piece in pieces]
+        if None in extents:
+            self.pen.abandon()
+            return -1
+        held = [extent for extent in extents if extent is not None]
+        if to_disk:
+            self.ring.say(words.W_ASSIGNED + area.number, self.pen.next + 1)
+        sequence = self.pen.write(STATE, step, held, area=area.number, low=low)
+        area.sequence = sequence
+        self.tally.written(sequence, STATE, step, low)
+        return sequence
+
+    def void(self, sequence: int) -> None:
+        """Give up an entry that was begun."""
+        self.pen.void(sequence)
+        self.tally.void(sequence)
+
+    def committed(self, step: int) -> None:
+        """A step was handed over, or given up: its number is used."""
+        self.ring.say(words.W_COMMITTED, step + 1)
+
+    def poke(self) -> None:
+        """Tell the keeper that there is something new; another keeper, if it has died."""
+        self.settle()
+        try:
+            self._line.send(Poke())
+        except Gone:
+            self._revive()
+
+    def skip(self, step: int, why: str) -> None:
+        """Note that a step was not recorded. The first of a row says why."""
+        first = self._missed_at != step - 1
+        self._missed_at = step
+        self.committed(step)
+        self.ring.say(words.W_MISSED, self.ring.word(words.W_MISSED) + 1)
+        if first:
+            self.warn(f"steps from {step} on were not recorded: {why}")
+
+    def warn(self, text: str, kind: str = "") -> None:
+        """Leave a word in `health`, and in the program's log the first time that one of its kind is said."""
+        if (kind or text) not in self._said:
+            self._said[kind or text] = None
+            LOGGER.warning("%s", text)
+        self._warnings[text] = None
+        while len(self._warnings) > 20:
+            del self._warnings[next(iter(self._warnings))]
+
+    # How it is.
+
+    @property
+    def state(self) -> State:
+        return STATES[self.ring.word(words.W_STATE)]
+
+    @property
+    def acknowledged(self) -> int:
+        return self.ring.word(words.W_ACKNOWLEDGED) - 1
+
+    @property
+    def memory(self) -> int:
+        """The newest step that survives this process."""
+        return max(self.settle(), self.acknowledged)
+
+    @property
+    def wants_base(self) -> bool:
+        return bool(self.ring.word(words.W_WANTS_BASE))
+
+    @property
+    def base_in_hand(self) -> bool:
+        """Whether the keeper still writes the base before."""
+        return any(self.ring.busy(number) for number in range(words.AREAS_MAX))
+
+    def wait_for_base(self, seconds: float) -> bool:
+        return watch(lambda: not self.base_in_hand or self.state != "ok", seconds) and not self.base_in_hand
+
+    def refuse_if_fenced(self) -> None:
+        """Raise Fenced once another process owns the run: what is trained here from now on belongs to nobody."""
+        if self.state == "fenced":
+            raise Fenced(f"epoch {self.epoch} of writer {self._rank} has ended: {TAKEN_OVER}")
+
+    def wait(self, step: int, seconds: float | None) -> bool:
+        """Whether `step` is on disk, after at most `seconds`; at once when it never will be."""
+        ended = ("fenced", "failed", "closed")
+        watch(lambda: self.acknowledged >= step or self.state in ended, seconds)
+        return self.acknowledged >= step
+
+    @property
+    def health(self) -> Health:
+        """The keeper's view with ours; ours alone while there is no keeper."""
+        here = self._here()
+        if self._ended is not None:
+            return self._ended
+        try:
+            told = self._ask(Look())
+        except (Gone, EverstepError):
+            return here
+        if not isinstance(told, Report) or told.pid != os.getpid():
+            return here
+        return msgspec.structs.replace(
+            told.health, state=here.state, committed=here.committed, memory=max(here.memory, told.health.memory),
+            acknowledged=here.acknowledged, not_recorded=here.not_recorded,
+            warnings=(*self._warnings, *told.health.warnings),
+        )  # fmt: skip
+
+    def _here(self) -> Health:
+        ring = self.ring
+        return Health(
+            self.state, ring.word(words.W_COMMITTED) - 1, self.acknowledged, self.memory, self.pen.used_bytes,
+            ring.word(words.W_MISSED), ring.word(words.W_DROPPED), ring.word(words.W_BASES), None,
+            tuple(self._warnings),
+        )  # fmt: skip
+
+    def settle(self) -> int:
+        """Count what has become whole since the last look; the newest step that memory holds."""
+        return self.tally.look(keeps=self.areas.count > 1)
+
+    # Ending.
+
+    def close(self, seconds: float) -> Health | None:
+        """Write what is committed, for at most `seconds`, and end the conversation. How it ended, once it had begun."""
+        try:
+            told = self._ask(Close(seconds), seconds + ANSWER_SECONDS)
+            if isinstance(told, Report) and self._ring is not None:
+                self._ended = msgspec.structs.replace(told.health, warnings=(*self._warnings, *told.health.warnings))
+            return self._ended
+        except Gone:
+            if self._ring is None or self.state in ("fenced", "closed"):
+                return None
+            LOGGER.warning("the keeper of %s went away before it was told to close", self._path)
+            return self._here()
+        finally:
+            self.drop()
+
+    def drop(self) -> None:
+        """Let go of line and blocks; in a forked child they are the parent's."""
+        self._line.close()
+        for block in self._left.values():
+            block.close()
+        if self._ring is not None:
+            self._ring.block.close()
+        for number in self.areas.numbers if self._areas is not None else ():
+            self.areas[number].block.close()
+
+    # The line.
+
+    def _hello(self, *, take_over: bool) -> tuple[Welcome, list[int]]:
+        self._line.send(Hello(__version__, self._rank, os.getpid(), take_over, self._opened))
+        got = self._line.receive(ANSWER_SECONDS)
+        if got is None:
+            raise StoreFailed(f"{self._path}: its keeper does not answer. Nothing was changed.")
+        answer, blocks = got
+        if not isinstance(answer, Welcome):
+            raise error_of(answer)
+        return answer, blocks
+
+    def _request(self, message: Message, blocks: list[int] | None = None) -> Done:
+        answer = self._ask(message, ANSWER_SECONDS, blocks)
+        if isinstance(answer, Done):
+            return answer
+        raise error_of(answer)
+
+    def _ask(self, message: Message, seconds: float = ANSWER_SECONDS, blocks: list[int] | None = None) -> Message:
+        with self._lock:
+            self._line.send(message, blocks)
+            got = self._line.receive(seconds)
+            if got is None:
+                raise Gone("no answer in time")
+            return got[0]
+
+    def _revive(self) -> None:
+        """The keeper died: start another, give it the ring, and let it go on. Training does not wait for the disk."""
+        self._restarts += 1
+        if self._restarts > RESTARTS_MAX or self._asked is None:
+            return
+        self.warn(f"the keeper died; another one takes its place ({self._restarts})", kind="keeper")
+        with self._lock:
+            self._line.close()
+            try:
+                self._line = launch.line_to_keeper(self._path, self._run)
+                welcome, _ = self._hello(take_over=False)
+                self.epoch = welcome.epoch
+                self._request(Share(-1), [self.ring.block.descriptor])
+                for number in range(words.AREAS_MAX):
+                    if number in self.areas.numbers:
+                        self._request(Share(number), [self.areas[number].block.descriptor])
+                self._request(msgspec.structs.replace(self._asked, memory=True, revived=True))
+            except (EverstepError, Gone) as failed:
+                self.warn(f"no keeper: {failed} Steps are in memory only.")

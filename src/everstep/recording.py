@@ -1,0 +1,255 @@
+"""From `resume` to `close`: takes each step from the training loop and hands it to the keeper through shared memory.
+
+A step is a record of what the optimizer consumed. A whole state goes beside it now and then, so that memory and disk
+need not replay far, and instead of it where a record cannot hold the step.
+"""
+
+import time
+from dataclasses import dataclass
+
+import torch
+
+from everstep.capture import record, snapshot
+from everstep.capture.context import Context
+from everstep.capture.hooks import BUFFER_FULL, Hooks
+from everstep.capture.mover import Mover
+from everstep.capture.roster import Model, Optimizers, Roster, call_the_roll
+from everstep.errors import EverstepError, Misuse
+from everstep.keeper.link import Link
+from everstep.keeper.pace import Pace
+from everstep.ring import ring as rings
+from everstep.ring.areas import Area
+from everstep.ring.pen import Extent
+from everstep.ring.ring import REBASE, UPDATE, Ring
+from everstep.ring.size import Sizes, sizes
+from everstep.settings import Settings
+from everstep.store import memory
+
+GAP = "steps before it were not recorded"
+HEAD_BYTES = 64 << 10
+TENSOR_HEAD_BYTES = 400
+"""Room for what a record says of itself, and of each of its tensors."""
+
+
+@dataclass(slots=True)
+class Program:
+    """What is trained, and its names as they are now."""
+
+    model: Model
+    optimizer: Optimizers
+    roster: Roster
+    context: Context
+
+
+class Recording:
+    """One run's steps. `commit` hands one over."""
+
+    def __init__(self, link: Link, program: Program, settings: Settings, mover: Mover) -> None:
+        self._link = link
+        self._program = program
+        self._settings = settings
+        self._mover = mover
+        self._pace = Pace(settings)
+        self._hooks = Hooks(program.roster, mover, self._take)
+        self._sizes = self._measure()
+        self._gap = False
+        self._owed = False
+        self.step = self.recorded = -1
+        """The newest step committed, and the newest of them that is recorded."""
+
+    def begin(self, step: int, epoch: int | None, *, memory: bool, changed: str | None) -> None:
+        """Go on after `step`. `changed` says why the next step cannot follow from the records before it."""
+        self.step = self.recorded = step
+        held = self._link.begin(step, epoch, memory=memory, ring=self._ring, pin=self._mover.pin)
+        self._link.areas.count = self._sizes.areas
+        if epoch is None and not memory:
+            self._state(step, to_disk=True)
+            self._link.poke()
+        self._program.context.forget()
+        self._hooks.start()
+        if changed or not held:
+            self._hooks.why_base = changed or "the disk does not hold the step before it"
+
+    def resumed(self, state_bytes: int, log_bytes: int, records: int, seconds: float) -> None:
+        """What replaying the log took: a base is written before it would take too long."""
+        self._pace.resumed(state_bytes, log_bytes, records, seconds)
+
+    def commit(self) -> int:
+        """Hand over the step just taken."""
+        link, hooks = self._link, self._hooks
+        link.refuse_if_fenced()
+        for sequence in link.pen.unsaid:  # a commit was interrupted: what it began is nothing
+            link.void(sequence)
+        hooks.check()
+        if not hooks.updates and hooks.why_base is None and not self._scaler_skipped():
+            raise Misuse(
+                f"commit() after step {self.step}: no optimizer has stepped since the last commit. Commit once per "
+                "optimizer.step(), after it (with gradient accumulation, not after every micro-batch). With a "
+                "GradScaler, pass it in state=."
+            )
+        self.step = max(
+            self.step, link.ring.word(rings.W_COMMITTED) - 1
+        )  # a commit that was interrupted has used up its number
+        step = self.step + 1
+        why_base = hooks.why_base or (GAP if self._gap else None)
+        self._gap = True  # an interrupt from here on leaves a gap, and a base closes it
+        link.committed(step)
+        try:
+            if self._settings.source == "state" and hooks.why_base is None:
+                recorded = self._commit_state(step)
+            elif why_base is None:
+                recorded = self._commit_record(step)
+            else:
+                recorded = self._commit_base(step, why_base)
+        except EverstepError:
+            raise  # something that can never be recorded; the caller must know
+        except Exception as failed:  # noqa: BLE001 out of memory, say: training comes first, `health` shows it
+            self._give_up(step, f"capture failed ({type(failed).__name__}: {failed})")
+            recorded = False
+        self.step = step
+        hooks.reset()
+        self._gap = not recorded
+        self.recorded = step if recorded else self.recorded
+        link.poke()
+        return step
+
+    def close(self) -> None:
+        """Let go of the training program; what is committed is whole when this returns."""
+        self._hooks.remove()
+        self._hooks.reset()
+        self._mover.synchronize()
+
+    def leave(self) -> None:
+        """In a forked child: the program goes on, unwatched."""
+        self._hooks.watching = False
+
+    # The three ways to hold a step.
+
+    def _commit_record(self, step: int) -> bool:
+        """A record, and a state beside it when it is time for one."""
+        whole = step % self._settings.digest_every == 0
+        taken = record.take(self._hooks, self._program.context, self._program.roster, whole=whole)
+        rest = len(taken.head) + sum(len(memoryview(piece)) for piece in taken.tail) + 4096
+        if not self._link.wait_for_room(rest, self._stall):
+            self._give_up(step, BUFFER_FULL)
+            return False
+        self._vouch(self._link.put_record(UPDATE, step, [taken.head], taken.gradients, taken.tail))
+        due = self._pace.recorded(taken.nbytes, time.perf_counter()) or self._link.wants_base or self._owed
+        to_disk = due and not self._link.base_in_hand
+        if to_disk or self._memory_due():
+            self._state(step, to_disk=to_disk)
+        return True
+
+    def _commit_base(self, step: int, why: str) -> bool:
+        """A step that replay cannot reach: only a whole state can hold it."""
+        link = self._link
+        if why in (GAP, BUFFER_FULL) and 2 * link.pen.used_bytes > link.ring.data_bytes:
+            self._give_up(step, why)  # any sooner, and every step would cost a whole state
+            return False
+        self._owed = not link.wait_for_base(self._stall)
+        if self._owed and link.areas.count == 1:
+            self._give_up(step, why)
+            return False
+        self._abandon()
+        if self._hooks.why_base is not None:
+            self._call_the_roll()
+        self._hooks.say_all()
+        piece = record.take_rebase(self._hooks, self._program.roster)
+        self._vouch(link.put_record(REBASE, step, [piece], [], []))
+        if not self._state(step, to_disk=not self._owed):
+            self._give_up(step, why)
+            return False
+        link.warn(f"step {step} is kept as a base: {why}", kind=why)
+        return True
+
+    def _commit_state(self, step: int) -> bool:
+        """The whole state, at every step; to the disk as often as that can take one."""
+        self._abandon()
+        self._hooks.handed_over()
+        to_disk = not self._link.base_in_hand
+        if to_disk:
+            piece = record.take_rebase(self._hooks, self._program.roster)
+            self._vouch(self._link.put_record(REBASE, step, [piece], [], []))
+        if self._state(step, to_disk=to_disk):
+            return True
+        self._give_up(step, "no area was free")
+        return False
+
+    def _state(self, step: int, *, to_disk: bool) -> bool:
+        """Copy the whole state as it is now. False when there is no room for it."""
+        picture = snapshot.take(self._program.roster, self._program.context)
+        area = self._area(picture.nbytes)
+        pieces = picture.pieces({})
+        nbytes = sum(len(memoryview(part)) for piece in pieces for part in piece)
+        if area is None or not self._link.wait_for_room(nbytes + 4096, self._stall):
+            return False
+        self._mover.copy(area.block, picture.described, picture.places, picture.tensors)
+        sequence = self._link.put_state(step, step, area, pieces, to_disk=to_disk)
+        if sequence < 0:
+            return False
+        self._vouch(sequence)
+        if to_disk:
+            self._pace.based(picture.nbytes)
+            self._owed = False
+        return True
+
+    # Room.
+
+    def _take(self, nbytes: int) -> Extent | None:
+        """Room for gradients; None when the step is not to be recorded, or there is none in time."""
+        if self._gap or self._settings.source == "state":
+            return None
+        if not self._link.wait_for_room(nbytes + HEAD_BYTES, self._stall):
+            return None
+        return self._link.pen.take(nbytes)
+
+    def _area(self, nbytes: int) -> Area | None:
+        self._link.settle()
+        self._link.areas.count = max(self._link.areas.count, self._measure().areas)
+        return self._link.areas.free(nbytes, self._link.tally.newest)
+
+    def _memory_due(self) -> bool:
+        """Whether memory needs a newer state, because the records since the last fill half the ring."""
+        link = self._link
+        return link.areas.count > 1 and (link.tally.newest < 0 or 2 * link.pen.used_bytes > link.ring.data_bytes)
+
+    def _give_up(self, step: int, why: str) -> None:
+        self._abandon()
+        self._link.skip(step, why)
+
+    def _abandon(self) -> None:
+        self._mover.synchronize()  # nothing may be copied any more into what is given back
+        self._link.pen.abandon()
+
+    def _vouch(self, sequence: int) -> None:
+        if sequence >= 0:
+            self._mover.vouch(self._link.ring, sequence)
+            self._link.pen.vouch(sequence)
+
+    def _ring(self) -> Ring:
+        return rings.create(self._sizes.ring_bytes, present=False)
+
+    def _measure(self) -> Sizes:
+        """Sizes for this program. Before the first step the optimizer's state is a guess."""
+        roster = self._program.roster
+        parameters = sum(parameter.nbytes for parameter in roster.parameters.values())
+        trained = sum(parameter.nbytes for parameter in roster.parameters.values() if parameter.requires_grad)
+        held = sum(tensor.nbytes for tensor in snapshot.optimizer_tensors(roster).values())
+        small = self._program.context.nbytes + HEAD_BYTES + TENSOR_HEAD_BYTES * len(roster.parameters)
+        state = parameters + (held or 2 * trained)
+        budget = self._settings.buffer_bytes_max
+        return sizes(trained + 2 * small, state, budget, memory.available_bytes())
+
+    @property
+    def _stall(self) -> float:
+        return self._settings.stall_ms_max / 1000
+
+    def _call_the_roll(self) -> None:
+        program = self._program
+        program.roster = call_the_roll(program.model, program.optimizer)
+        program.context = Context(program.roster, program.context.state)
+        self._hooks.rename(program.roster)
+
+    def _scaler_skipped(self) -> bool:
+        """Whether a GradScaler in `state=` held its optimizer back: then a step without an update is right."""
+        return any(isinstance(item, torch.amp.GradScaler) for item in self._program.context.state.values())

@@ -1,0 +1,32 @@
+"""What the memory tier holds: a state, and the records that lead on from it. Reads only; any process may ask."""
+
+from dataclasses import dataclass
+
+from everstep.ring.pen import newest_state
+from everstep.ring.ring import UPDATE, W_HEAD, W_KEEP, Entry, Ring
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """`records` lead from `state.low + 1` to `step`; those up to `state.step` repair the older parts of the state."""
+
+    state: Entry
+    records: tuple[Entry, ...]
+    step: int
+
+
+def held(ring: Ring) -> Held | None:
+    """The newest step that memory alone can restore; None while there is no whole state."""
+    state = newest_state(ring)
+    if state is None:
+        return None
+    found: dict[int, Entry] = {}
+    for sequence in range(ring.word(W_KEEP), ring.word(W_HEAD)):
+        if ring.whole(sequence) and (entry := ring.read(sequence)).kind == UPDATE:
+            found[entry.step] = entry
+    step = state.low
+    while step + 1 in found:
+        step += 1
+    if step < state.step:
+        return None
+    return Held(state, tuple(found[at] for at in range(state.low + 1, step + 1)), step)

@@ -1,0 +1,35 @@
+"""How much memory ring and areas get. Pure: sizes in, sizes out."""
+
+from dataclasses import dataclass
+
+MIB = 1 << 20
+GIB = 1 << 30
+RING_BYTES_MIN = 64 * MIB
+RECORDS_WANTED = 16
+RECORDS_MIN = 4
+SHARE = 2
+"""Unless told otherwise, one part in so many of the memory that is free."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """`areas` 1: there is no room to hold a state in memory beside the one on its way to the disk."""
+
+    ring_bytes: int
+    areas: int
+
+
+def sizes(record_bytes: int, state_bytes: int, budget: int | None, free: int) -> Sizes:
+    """Three areas and a ring of sixteen records if they fit, else two and at least four, else a ring alone.
+
+    Three: one holds the newest state, one is filled, one is read by the disk. With two, the next state waits for the
+    disk. The ring never gets less than two and a half records: one is written while one is taken.
+    """
+    limit = free // SHARE if budget is None else budget
+    least = max(5 * record_bytes // 2, MIB // 16)
+    wanted = max(RECORDS_WANTED * record_bytes, RING_BYTES_MIN)
+    for areas in (3, 2):
+        rest = limit - areas * state_bytes
+        if rest >= max(RECORDS_MIN * record_bytes, least):
+            return Sizes(max(min(wanted, rest), least), areas)
+    return Sizes(max(min(wanted, limit), least), 1)

@@ -1,0 +1,52 @@
+"""The trainer's count of what memory holds: which entries have become whole, and what need not be kept any more."""
+
+from collections import deque
+
+from everstep.ring.pen import Pen
+from everstep.ring.ring import STATE, UPDATE, W_KEEP, W_MEMORY
+
+
+class Tally:
+    """Told of every entry as it is written; looks at them again when it is asked."""
+
+    def __init__(self, pen: Pen) -> None:
+        self._pen = pen
+        self._pending: deque[tuple[int, int, int, int]] = deque()
+        self._records: dict[int, int] = {}
+        self._memory = -1
+        self.newest = -1
+        """The entry of the newest whole state; -1 for none."""
+
+    def adopt(self, newest: int, step: int, records: dict[int, int]) -> None:
+        """Go on from what a trainer before us left."""
+        self.newest, self._memory, self._records = newest, step, records
+
+    def written(self, sequence: int, kind: int, step: int, low: int) -> None:
+        self._pending.append((sequence, kind, step, low))
+
+    def void(self, sequence: int) -> None:
+        self._pending = deque(entry for entry in self._pending if entry[0] != sequence)
+
+    def look(self, *, keeps: bool) -> int:
+        """The newest step that memory holds. What it needs is kept in the ring, if it `keeps` anything at all."""
+        ring = self._pen.ring
+        ring.say(W_MEMORY, int(keeps))
+        while self._pending and (ring.whole(self._pending[0][0]) or self._pending[0][0] < ring.word(W_KEEP)):
+            sequence, kind, step, low = self._pending.popleft()
+            if kind == UPDATE:
+                self._records[step] = sequence
+            elif kind == STATE and ring.whole(sequence):
+                self._stated(sequence, step, low)
+        while self.newest >= 0 and self._memory + 1 in self._records:
+            self._memory += 1
+        if not keeps:  # memory promises nothing: the disk alone decides what goes
+            self._pen.keep_from(self._pen.next)
+        return self._memory
+
+    def _stated(self, sequence: int, step: int, low: int) -> None:
+        """A state has become whole: nothing before its oldest part is needed."""
+        self.newest = sequence
+        first = self._records.get(low + 1, sequence) if low < step else sequence
+        self._records = {at: held for at, held in self._records.items() if at > low}
+        self._pen.keep_from(first)
+        self._memory = max(self._memory, step)
