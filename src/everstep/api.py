@@ -11,7 +11,7 @@ from typing import Literal, Self
 
 from everstep import __version__
 from everstep.capture.context import Context, Stateful
-from everstep.capture.mover import HostMover
+from everstep.capture.mover import HostMover, Mover
 from everstep.capture.roster import Model, Optimizers, Roster, call_the_roll
 from everstep.errors import Damaged, EverstepError, Misuse, NotAcknowledged, ReplayDiffers
 from everstep.keeper.health import Health
@@ -86,7 +86,7 @@ class Run:
         memory = self._from_memory(step)
         epoch, replayed, reached = (None, None, memory) if memory is not None else self._from_disk(step)
         self._program.roster = call_the_roll(self._program.model, self._program.optimizer)
-        recording = Recording(self._link, self._program, self._settings, HostMover())
+        recording = Recording(self._link, self._program, self._settings, self._mover())
         if replayed is not None and self._ledger is not None:
             log_bytes = sum(record.frame.nbytes for record in replayed.records)
             recording.resumed(replayed.base.nbytes, log_bytes, len(replayed.records), self._ledger.replay_seconds)
@@ -114,6 +114,7 @@ class Run:
     def wait(self, step: int | None = None, timeout: float | None = None) -> int:
         """Wait until `step`, the newest committed by default, is on disk, and return the newest that is."""
         recording, link = self._running(), self._link
+        recording.finish()
         wanted = recording.step if step is None else step
         if wanted > recording.step:
             raise Misuse(f"wait({wanted}): only steps up to {recording.step} are committed.")
@@ -150,6 +151,8 @@ class Run:
             if self._recording is not None:
                 self._recording.close()
             health = self._link.close(CLOSE_SECONDS)
+            if self._recording is not None:
+                self._recording.release()
             recorded = -1 if self._recording is None else self._recording.recorded
             if health is not None and health.acknowledged < recorded and health.state != "fenced":
                 raise NotAcknowledged(
@@ -197,6 +200,15 @@ class Run:
     def _place(self, ways: Sequence[Way]) -> None:
         strict = self._settings.unmatched == "refuse"
         self._ledger = onto_program(ways, self._program.roster, self._program.context, strict=strict)
+
+    def _mover(self) -> Mover:
+        """Copies on a stream of their own where training runs on one CUDA device; elsewhere at once."""
+        devices = {p.device for p in self._program.roster.parameters.values()}
+        if {device.type for device in devices} != {"cuda"} or len(devices) > 1:
+            return HostMover()
+        from everstep.capture.device import DeviceMover
+
+        return DeviceMover(devices.pop())
 
     def _running(self) -> Recording:
         if self._recording is None:

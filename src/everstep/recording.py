@@ -12,7 +12,8 @@ import torch
 from everstep.capture import record, snapshot
 from everstep.capture.context import Context
 from everstep.capture.hooks import BUFFER_FULL, Hooks
-from everstep.capture.mover import Mover
+from everstep.capture.mover import Mover, offsets
+from everstep.capture.proof import Proof
 from everstep.capture.roster import Model, Optimizers, Roster, call_the_roll
 from everstep.errors import EverstepError, Misuse
 from everstep.keeper.link import Link
@@ -20,12 +21,15 @@ from everstep.keeper.pace import Pace
 from everstep.ring import ring as rings
 from everstep.ring.areas import Area
 from everstep.ring.pen import Extent
-from everstep.ring.ring import REBASE, UPDATE, Ring
+from everstep.ring.ring import REBASE, STATE, UPDATE, Ring
 from everstep.ring.size import Sizes, sizes
+from everstep.ring.watch import watch
 from everstep.settings import Settings
 from everstep.store import memory
+from everstep.types import Tensor
 
 GAP = "steps before it were not recorded"
+PIN_SECONDS = 600.0
 HEAD_BYTES = 64 << 10
 TENSOR_HEAD_BYTES = 400
 """Room for what a record says of itself, and of each of its tensors."""
@@ -50,7 +54,11 @@ class Recording:
         self._settings = settings
         self._mover = mover
         self._pace = Pace(settings)
-        self._hooks = Hooks(program.roster, mover, self._take)
+        self._hooks = Hooks(
+            program.roster, mover, self._take, rounds=settings.gradients == "bf16", about_to_step=self._confirm
+        )
+        self._proof = Proof() if not self._hooks.exact else None
+        self._unsettled: list[tuple[int, int]] = []
         self._sizes = self._measure()
         self._gap = False
         self._owed = False
@@ -60,10 +68,12 @@ class Recording:
     def begin(self, step: int, epoch: int | None, *, memory: bool, changed: str | None) -> None:
         """Go on after `step`. `changed` says why the next step cannot follow from the records before it."""
         self.step = self.recorded = step
-        held = self._link.begin(step, epoch, memory=memory, ring=self._ring, pin=self._mover.pin)
+        pin = None if self._mover.lasting else self._mover.pin
+        held = self._link.begin(step, epoch, memory=memory, ring=self._ring, pin=pin)
         self._link.areas.count = self._sizes.areas
         if epoch is None and not memory:
-            self._state(step, to_disk=True)
+            while not self._state(step, to_disk=True):  # the log leads nowhere without it
+                self._link.areas.wait(PIN_SECONDS)
             self._link.poke()
         self._program.context.forget()
         self._hooks.start()
@@ -78,9 +88,10 @@ class Recording:
         """Hand over the step just taken."""
         link, hooks = self._link, self._hooks
         link.refuse_if_fenced()
-        for sequence in link.pen.unsaid:  # a commit was interrupted: what it began is nothing
-            link.void(sequence)
+        for sequence in set(link.pen.unsaid) - {known for known, _ in self._unsettled}:
+            link.void(sequence)  # a commit was interrupted: what it began is nothing
         hooks.check()
+        self._await_device()
         if not hooks.updates and hooks.why_base is None and not self._scaler_skipped():
             raise Misuse(
                 f"commit() after step {self.step}: no optimizer has stepped since the last commit. Commit once per "
@@ -113,11 +124,25 @@ class Recording:
         link.poke()
         return step
 
+    def finish(self) -> None:
+        """Wait until what is committed is whole. Nothing but the device is waited for."""
+        if self._unsettled:
+            self._mover.synchronize()
+            self._hooks.check()
+            self._confirm()
+            self._link.poke()
+
     def close(self) -> None:
         """Let go of the training program; what is committed is whole when this returns."""
-        self._hooks.remove()
-        self._hooks.reset()
-        self._mover.synchronize()
+        try:
+            self.finish()
+        finally:
+            self._hooks.remove()
+            self._hooks.reset()
+
+    def release(self) -> None:
+        """The keeper has everything: the shared memory is not used any more."""
+        self._mover.release()
 
     def leave(self) -> None:
         """In a forked child: the program goes on, unwatched."""
@@ -128,12 +153,16 @@ class Recording:
     def _commit_record(self, step: int) -> bool:
         """A record, and a state beside it when it is time for one."""
         whole = step % self._settings.digest_every == 0
-        taken = record.take(self._hooks, self._program.context, self._program.roster, whole=whole)
-        rest = len(taken.head) + sum(len(memoryview(piece)) for piece in taken.tail) + 4096
-        if not self._link.wait_for_room(rest, self._stall):
+        roster, before = self._program.roster, self._proof.finish(step - 1) if self._proof is not None else None
+        taken = record.take(self._hooks, self._program.context, roster, whole=whole, before=before)
+        if not self._link.wait_for_room(taken.rest_bytes + 4096, self._stall):
             self._give_up(step, BUFFER_FULL)
             return False
-        self._vouch(self._link.put_record(UPDATE, step, [taken.head], taken.gradients, taken.tail))
+        extents = [*taken.gradients, *self._copy_far(taken.far)]
+        self._vouch(self._link.put_record(UPDATE, step, [taken.head], extents, taken.tail), step)
+        if whole and self._proof is not None:
+            parameters = {f"model/{name}": parameter for name, parameter in roster.parameters.items()}
+            self._proof.begin(step, parameters | snapshot.optimizer_tensors(roster))
         due = self._pace.recorded(taken.nbytes, time.perf_counter()) or self._link.wants_base or self._owed
         to_disk = due and not self._link.base_in_hand
         if to_disk or self._memory_due():
@@ -155,7 +184,7 @@ class Recording:
             self._call_the_roll()
         self._hooks.say_all()
         piece = record.take_rebase(self._hooks, self._program.roster)
-        self._vouch(link.put_record(REBASE, step, [piece], [], []))
+        self._vouch(link.put_record(REBASE, step, [piece], [], []), step)
         if not self._state(step, to_disk=not self._owed):
             self._give_up(step, why)
             return False
@@ -169,7 +198,7 @@ class Recording:
         to_disk = not self._link.base_in_hand
         if to_disk:
             piece = record.take_rebase(self._hooks, self._program.roster)
-            self._vouch(self._link.put_record(REBASE, step, [piece], [], []))
+            self._vouch(self._link.put_record(REBASE, step, [piece], [], []), step)
         if self._state(step, to_disk=to_disk):
             return True
         self._give_up(step, "no area was free")
@@ -183,30 +212,91 @@ class Recording:
         nbytes = sum(len(memoryview(part)) for piece in pieces for part in piece)
         if area is None or not self._link.wait_for_room(nbytes + 4096, self._stall):
             return False
-        self._mover.copy(area.block, picture.described, picture.places, picture.tensors)
+        self._copy_state(area, picture)
         sequence = self._link.put_state(step, step, area, pieces, to_disk=to_disk)
         if sequence < 0:
             return False
-        self._vouch(sequence)
+        self._vouch(sequence, step)
         if to_disk:
             self._pace.based(picture.nbytes)
             self._owed = False
         return True
 
+    # Copies, and whether they are right.
+
+    def _copy_far(self, far: list[tuple[Tensor, torch.Tensor]]) -> list[Extent]:
+        """What a record says of tensors in device memory, which the next forward pass may change."""
+        described, tensors = [told for told, _ in far], [tensor for _, tensor in far]
+        places, nbytes = offsets(described)
+        extent = self._link.pen.take(nbytes) if far else None
+        if extent is None:
+            return []
+        self._mover.take("context", extent, described, places, tensors, brief=True)
+        return [extent]
+
+    def _copy_state(self, area: Area, picture: snapshot.Picture) -> None:
+        """The optimizer changes most of a state; the rest may change sooner."""
+        cut = len(picture.tensors) - picture.brief
+        self._mover.copy(area.block, picture.described[:cut], picture.places[:cut], picture.tensors[:cut])
+        if picture.brief:
+            first = picture.places[cut]
+            part = Extent(first, 0, area.block.memory[first:], area.block.address + first)
+            places = [place - first for place in picture.places[cut:]]
+            self._mover.take("state", part, picture.described[cut:], places, picture.tensors[cut:], brief=True)
+
+    def _vouch(self, sequence: int, step: int) -> None:
+        """The entry is written. It counts once the device has copied, and nothing it read has changed meanwhile."""
+        if sequence < 0:
+            return
+        self._mover.vouch(self._link.ring, sequence)
+        if self._mover.lasting:
+            self._link.pen.vouch(sequence)
+        else:
+            self._unsettled.append((sequence, step))
+
+    def _confirm(self) -> None:
+        """The optimizer is about to step: nothing of ours is read in place any more. Was it as it should be?
+
+        A state is right if nobody but the optimizer wrote to it; a record, if nobody wrote to its gradients.
+        """
+        untouched = self._mover.settle()
+        sound = self._hooks.why_base is None
+        for sequence, step in self._unsettled:
+            state = self._link.ring.read(sequence).kind == STATE
+            if sound if state else untouched:
+                self._link.pen.vouch(sequence)
+            else:
+                self._link.void(sequence)
+                if not state:
+                    self._gap, self.recorded = True, min(self.recorded, step - 1)
+                    self._link.warn("gradients were written to while they were copied; they are packed from now on")
+        self._unsettled = []
+
+    def _await_device(self) -> None:
+        """Let the device finish the step before the last: so at most one step is lost with this process."""
+        if self._unsettled:
+            return
+        last = self._link.pen.next - 1
+        if not self._mover.lasting and last >= 0:
+            watch(lambda: self._link.ring.copied(last) or self._link.state != "ok", self._stall)
+
     # Room.
 
     def _take(self, nbytes: int) -> Extent | None:
         """Room for gradients; None when the step is not to be recorded, or there is none in time."""
-        if self._gap or self._settings.source == "state":
+        if self._gap or self._settings.source == "state" or not self._link.ready(self._stall):
             return None
         if not self._link.wait_for_room(nbytes + HEAD_BYTES, self._stall):
             return None
         return self._link.pen.take(nbytes)
 
     def _area(self, nbytes: int) -> Area | None:
+        if not self._link.ready(self._stall):
+            return None
         self._link.settle()
-        self._link.areas.count = max(self._link.areas.count, self._measure().areas)
-        return self._link.areas.free(nbytes, self._link.tally.newest)
+        measured = self._measure()
+        self._link.areas.count = max(self._link.areas.count, measured.areas)
+        return self._link.areas.free(max(nbytes, measured.state_bytes), self._link.tally.newest)
 
     def _memory_due(self) -> bool:
         """Whether memory needs a newer state, because the records since the last fill half the ring."""
@@ -220,11 +310,6 @@ class Recording:
     def _abandon(self) -> None:
         self._mover.synchronize()  # nothing may be copied any more into what is given back
         self._link.pen.abandon()
-
-    def _vouch(self, sequence: int) -> None:
-        if sequence >= 0:
-            self._mover.vouch(self._link.ring, sequence)
-            self._link.pen.vouch(sequence)
 
     def _ring(self) -> Ring:
         return rings.create(self._sizes.ring_bytes, present=False)

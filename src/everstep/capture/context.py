@@ -29,10 +29,11 @@ class Stateful(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """One item: its tree, and the tensors it names."""
+    """One item: its tree, and the tensors it names; those in device memory are `far`, not copied yet."""
 
     tree: Any
     blobs: tuple[tuple[Tensor, bytes], ...]
+    far: tuple[tuple[Tensor, torch.Tensor], ...] = ()
 
 
 class Context:
@@ -64,8 +65,9 @@ class Context:
         """The items that differ from what was said last."""
         found = self._moved_generators()
         for name, value in self._values():
-            encoded = encode(f"context/{name}", value)
-            mark = (msgspec.json.encode(encoded.tree), [data for _, data in encoded.blobs])
+            encoded = encode(f"context/{name}", value, far=True)
+            moved = [_where(tensor) for _, tensor in encoded.far]
+            mark = (msgspec.json.encode(encoded.tree), [data for _, data in encoded.blobs], moved)
             if self._known.get(name) != mark:
                 self._known[name] = mark
                 found[name] = encoded
@@ -97,14 +99,22 @@ class Context:
         return found
 
     def _changed_buffers(self) -> dict[str, Encoded]:
-        """Buffers are compared by digest: they may be large, and most never change."""
+        """Buffers are compared by digest: they may be large, and most never change.
+
+        On a device a digest would have to be waited for, and version counters do not tell: batch norm's kernels write
+        running statistics past them. There, what the model keeps in its state_dict is said at every step.
+        """
         buffers = self._roster.buffers()
+        derived = set(self._roster.derived())
+        near = {name: buffer for name, buffer in buffers.items() if buffer.device.type == "cpu"}
+        marks: dict[str, Any] = dict(zip(near, digest(list(near.values())), strict=True))
         found: dict[str, Encoded] = {}
-        for (name, buffer), pair in zip(buffers.items(), digest(list(buffers.values())), strict=True):
-            mark = (pair, buffer.dtype, buffer.shape)
-            if self._known.get(f"buffer/{name}") != mark:
+        for name, buffer in buffers.items():
+            mark = (marks[name] if name in marks else _where(buffer), buffer.dtype, buffer.shape)
+            untold = name not in marks and name not in derived
+            if untold or self._known.get(f"buffer/{name}") != mark:
                 self._known[f"buffer/{name}"] = mark
-                found[f"buffer/{name}"] = encode(f"context/buffer/{name}", buffer)
+                found[f"buffer/{name}"] = encode(f"context/buffer/{name}", buffer, far=True)
         return found
 
 
@@ -113,14 +123,26 @@ def _bytes_of(mark: Any) -> list[bytes]:
     return [mark[0], *mark[1]] if isinstance(mark, tuple) and isinstance(mark[0], bytes) else []
 
 
-def encode(path: str, value: Any) -> Encoded:
-    """A value as a tree and the bytes of its tensors; the tensors are named by their place in it."""
+def _where(tensor: torch.Tensor) -> tuple[int, int]:
+    """Where a tensor lies and how often it was written to."""
+    return tensor.data_ptr(), tensor._version  # noqa: SLF001
+
+
+def encode(path: str, value: Any, *, far: bool = False) -> Encoded:
+    """A value as a tree and the bytes of its tensors; the tensors are named by their place in it.
+
+    With `far`, tensors in CUDA memory are only named: copying them here would wait for the device.
+    """
     blobs: list[tuple[Tensor, bytes]] = []
+    away: list[tuple[Tensor, torch.Tensor]] = []
 
     def put(name: str, item: Any) -> bool:
-        if isinstance(item, torch.Tensor):
+        if not isinstance(item, torch.Tensor):
+            return False
+        if far and item.device.type == "cuda":
+            away.append((describe(name, item), item.detach()))
+        else:
             blobs.append((describe(name, item), to_bytes(item)))
-            return True
-        return False
+        return True
 
-    return Encoded(tree.encode(value, path, put), tuple(blobs))
+    return Encoded(tree.encode(value, path, put), tuple(blobs), tuple(away))

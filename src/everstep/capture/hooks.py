@@ -40,10 +40,15 @@ class Captured:
 class Hooks:
     """Watches the optimizers of a run from `resume` to `close`."""
 
-    def __init__(self, roster: Roster, mover: Mover, take: Callable[[int], Extent | None]) -> None:
+    def __init__(
+        self, roster: Roster, mover: Mover, take: Callable[[int], Extent | None], *, rounds: bool,
+        about_to_step: Callable[[], None],
+    ) -> None:  # fmt: skip
         self._roster = roster
         self._mover = mover
         self._room = take
+        self._rounds = rounds
+        self._about_to_step = about_to_step
         self._watch = Watch(list(roster.parameters.values()))
         self._names = roster.name_of()
         self._shape = roster.shape()
@@ -52,7 +57,7 @@ class Hooks:
         self._open: Captured | None = None
         self._states: dict[str, list[Any]] = {}
         self.digests: list[Pair] = []
-        """Of the parameters, in the roster's order, after the last optimizer step."""
+        """Of the parameters, in the roster's order, after the last optimizer step; marks only, if not `exact`."""
         self.updates: list[Captured] = []
         """The optimizer steps since the last commit."""
         self.why_base: str | None = None
@@ -62,6 +67,11 @@ class Hooks:
         for key, optimizer in roster.optimizers.items():
             self._handles.append(optimizer.register_step_pre_hook(self._bind(key, self._before)))
             self._handles.append(optimizer.register_step_post_hook(self._bind(key, self._after)))
+
+    @property
+    def exact(self) -> bool:
+        """Whether `digests` are digests."""
+        return self._watch.exact
 
     def start(self) -> None:
         """Watch from now on; the state as it is now is the one the next record follows from."""
@@ -108,13 +118,14 @@ class Hooks:
             return
         if self._roster.shape() != self._shape:
             self._break("the param groups changed")
-        elif self._watch.digest() != self.digests:
+        elif self._watch.look() != self.digests:
             self._break("parameters were changed outside the optimizer")
         elif self._states != self._marks():
             self._break("optimizer state was changed outside the optimizer")
 
     def remove(self) -> None:
         self.watching = False
+        self._about_to_step = lambda: None
         self._room = lambda _nbytes: None  # it belongs to the run: no cycle keeps the user's loaders alive
         for handle in self._handles:
             handle.remove()
@@ -126,6 +137,7 @@ class Hooks:
         if not self.watching:
             return
         self.check()
+        self._about_to_step()
         if args[1:] or {name for name, value in kwargs.items() if value is not None}:
             self._break("the optimizer was called with a closure")
         try:
@@ -169,15 +181,21 @@ class Hooks:
         if layout not in self._layouts:
             if len(self._layouts) >= LAYOUTS_MAX:  # another set of gradients at every step: nothing to remember
                 self._layouts.clear()
-            blobs = [describe(f"gradient/{at}/{name}", gradient) for name, gradient in named]
+            blobs = [self._described(f"gradient/{at}/{name}", gradient) for name, gradient in named]
             self._layouts[layout] = (blobs, *offsets(blobs))
         blobs, places, nbytes = self._layouts[layout]
         extent = self._room(nbytes)
         if extent is None:
             self._break(BUFFER_FULL)
             return Captured(update, [], None, [], states)
-        self._mover.copy(extent, blobs, places, tensors)
+        self._mover.take(f"{key}/{at}", extent, blobs, places, tensors, brief=scale is not None)
         return Captured(update, blobs, extent, hyper, states)
+
+    def _described(self, name: str, gradient: torch.Tensor) -> Tensor:
+        told = describe(name, gradient)
+        if not self._rounds or gradient.dtype is not torch.float32:
+            return told
+        return msgspec.structs.replace(told, dtype="BF16", nbytes=told.nbytes // 2)
 
     def _groups(
         self, key: str, optimizer: torch.optim.Optimizer, path: str
@@ -194,7 +212,7 @@ class Hooks:
         return encoded.tree, list(encoded.blobs)
 
     def _look(self) -> None:
-        self.digests = self._watch.digest()
+        self.digests = self._watch.look()
         self._states = self._marks()
 
     def _marks(self) -> dict[str, list[Any]]:

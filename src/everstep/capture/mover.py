@@ -11,6 +11,8 @@ from everstep.ring.ring import E_DEVICE, Ring
 from everstep.store.memory import Block
 from everstep.types import Tensor, padded
 
+Tensors = Sequence[torch.Tensor]
+
 
 class Target(Protocol):
     """Bytes of a ring or an area."""
@@ -24,33 +26,47 @@ class Target(Protocol):
 class Mover(Protocol):
     """How bytes leave the trainer. Copies may finish later; `vouch` says so in the ring, in their order."""
 
+    @property
+    def lasting(self) -> bool:
+        """Whether everything is copied when a call returns: then nothing has to be confirmed later."""
+
     def pin(self, block: Block) -> None:
         """Make the block fit for the device's own copies."""
 
-    def copy(
-        self, target: Target, described: Sequence[Tensor], places: Sequence[int], tensors: Sequence[torch.Tensor]
-    ) -> None:
-        """Copy the tensors' bytes, in logical order, to their places. The tensors may change after `settle`."""
+    def copy(self, target: Target, described: Sequence[Tensor], places: Sequence[int], tensors: Tensors) -> None:
+        """Copy the tensors' bytes, in logical order, to their places. They must not change before `settle`."""
+
+    def take(
+        self, what: str, target: Target, described: Sequence[Tensor], places: Sequence[int], tensors: Tensors,
+        *, brief: bool,
+    ) -> None:  # fmt: skip
+        """The same for tensors that change soon: gradients, or, if `brief`, what the next forward pass changes.
+
+        Float32 tensors that are described as BF16 are rounded, in place as well. `what` names the set.
+        """
 
     def vouch(self, ring: Ring, sequence: int) -> None:
         """Once everything copied so far is there, say so in this entry."""
 
-    def settle(self) -> None:
-        """Nothing of this process may change what is being copied before it has been copied."""
+    def settle(self) -> bool:
+        """What was copied may change from now on. Whether what was taken is as it was when it was taken."""
 
     def synchronize(self) -> None:
         """Wait until everything is there."""
+
+    def release(self) -> None:
+        """The blocks are not used any more."""
 
 
 class HostMover:
     """`Mover` for tensors in host memory, and for all others where nobody is in a hurry: copied when this returns."""
 
+    lasting = True
+
     def pin(self, block: Block) -> None:
         pass
 
-    def copy(
-        self, target: Target, described: Sequence[Tensor], places: Sequence[int], tensors: Sequence[torch.Tensor]
-    ) -> None:
+    def copy(self, target: Target, described: Sequence[Tensor], places: Sequence[int], tensors: Tensors) -> None:
         near = [at for at, tensor in enumerate(tensors) if plain(tensor)]
         native.gather(
             [tensors[at].data_ptr() for at in near],
@@ -64,14 +80,33 @@ class HostMover:
             view(part, described[at]).copy_(tensors[at].detach())
         fill_gaps(target.memory, described, places)
 
+    def take(
+        self, what: str, target: Target, described: Sequence[Tensor], places: Sequence[int], tensors: Tensors,
+        *, brief: bool,
+    ) -> None:  # fmt: skip
+        del what, brief
+        self.copy(target, described, places, list(map(rounded, tensors, described)))
+
     def vouch(self, ring: Ring, sequence: int) -> None:
         ring.vouch(sequence, E_DEVICE)
 
-    def settle(self) -> None:
-        pass
+    def settle(self) -> bool:
+        return True
 
     def synchronize(self) -> None:
         pass
+
+    def release(self) -> None:
+        pass
+
+
+def rounded(tensor: torch.Tensor, told: Tensor) -> torch.Tensor:
+    """The tensor, or where it is described as BF16 its bfloat16 values, which are put into it as well."""
+    if told.dtype != "BF16" or tensor.dtype is not torch.float32:
+        return tensor
+    found = tensor.detach().to(torch.bfloat16)
+    tensor.detach().copy_(found)
+    return found
 
 
 def offsets(described: Sequence[Tensor]) -> tuple[list[int], int]:

@@ -32,6 +32,8 @@ class Picture:
     nbytes: int
     content: base.Content
     small: list[tuple[Tensor, bytes]]
+    brief: int
+    """How many of the tensors, the last ones, change before the optimizer's next step."""
 
     def pieces(self, versions: dict[str, int]) -> list[list[Bytes]]:
         """What the entry of this state says: table, description, small tensors."""
@@ -46,13 +48,15 @@ def take(roster: Roster, context: Context) -> Picture:
     optimizers = tuple(_optimizer(key, roster, tensors) for key in roster.optimizers)
     items = context.everything()
     small = [blob for item in items.values() for blob in item.blobs] + [blob for _, more in optimizers for blob in more]
+    brief = {told.name: tensor for item in items.values() for told, tensor in item.far}
+    tensors |= brief
     described = [describe(name, tensor) for name, tensor in tensors.items()]
     places, nbytes = offsets(described)
     content = base.Content(
         tuple(entry for entry, _ in optimizers), dict(roster.aliases), roster.derived(),
         {name: item.tree for name, item in items.items()}, "", "", versions(),
     )  # fmt: skip
-    return Picture(list(tensors.values()), described, places, nbytes, content, small)
+    return Picture(list(tensors.values()), described, places, nbytes, content, small, len(brief))
 
 
 @functools.cache

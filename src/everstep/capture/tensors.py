@@ -32,10 +32,17 @@ def plain(tensor: torch.Tensor) -> bool:
     return tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
+def in_order(tensor: torch.Tensor) -> torch.Tensor:
+    """The same values with their bytes in logical order, where they are; the tensor itself when they lie so already."""
+    if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
+        return tensor
+    return tensor.resolve_conj().resolve_neg().contiguous()
+
+
 def on_host(tensor: torch.Tensor) -> torch.Tensor:
     """The same values in host memory in logical order; the tensor itself when it lies so already."""
     tensor = tensor.detach()
-    return tensor if plain(tensor) else tensor.resolve_conj().resolve_neg().cpu().contiguous()
+    return tensor if plain(tensor) else in_order(tensor).cpu()
 
 
 def to_bytes(tensor: torch.Tensor) -> bytes:

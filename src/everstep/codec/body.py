@@ -36,10 +36,12 @@ class Update(msgspec.Struct, frozen=True):
     rng: Any = None
 
 
-class Head(msgspec.Struct, frozen=True):
+class Head(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a record says. Blobs of update k are named gradient/k/<parameter>; of context, context/<item>/...
 
     `groups`: hyper-parameters as they are at the end of the step (a scheduler moved them), if not as last said.
+    `parameters`, `state`: digests of what the step left; empty or None where they were not taken.
+    `before`: the same two of the step before. A device digests while it trains, so its digests come one step late.
     """
 
     updates: tuple[Update, ...]
@@ -48,6 +50,7 @@ class Head(msgspec.Struct, frozen=True):
     parameters: str
     state: str | None
     blobs: tuple[Tensor, ...]
+    before: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

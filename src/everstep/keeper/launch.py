@@ -30,20 +30,30 @@ def line_to_keeper(path: str, run: str) -> Line:
 def start(path: str, run: str) -> None:
     """Start a keeper and wait until it listens. A plain process in a session of its own: it outlives the trainer.
 
-    Not a fork: a process that holds CUDA or threads must not be copied. It inherits nothing but its error output.
+    Not a fork: a process that holds CUDA or threads must not be copied. It inherits nothing: whoever waits for the
+    trainer's output to end must not wait for the keeper.
     """
     _wait_for_the_ended()
+    name = rendezvous.name_of(run, path)
     said, says = os.pipe()
     command = [sys.executable, "-P", "-m", "everstep.keeper", path, run]  # -P: no module of the working directory
     try:
         pid = os.posix_spawn(
             sys.executable, command, os.environ, setsid=True,
-            file_actions=[(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0), (os.POSIX_SPAWN_DUP2, says, 1)],
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_DUP2, says, 1),
+                (os.POSIX_SPAWN_OPEN, 2, rendezvous.log_of(name), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
+            ],
         )  # fmt: skip
         _started.add(pid)
         os.close(says)
         if not channel.heard([said], START_SECONDS) or os.read(said, 6) != b"ready\n":
-            raise StoreFailed(f"{path}: its keeper (process {pid}) could not be started. Nothing was changed.")
+            why = rendezvous.last_words(name)
+            raise StoreFailed(
+                f"{path}: its keeper (process {pid}) could not be started{f' ({why})' if why else ''}. Nothing was "
+                "changed."
+            )
     finally:
         os.close(said)
 

@@ -11,23 +11,16 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from everstep import __version__
-from everstep.errors import EverstepError, Fenced, StoreFailed
-from everstep.keeper import launch
+from everstep.errors import EverstepError, Fenced
+from everstep.keeper.caller import ANSWER_SECONDS, Caller
 from everstep.keeper.channel import Gone
 from everstep.keeper.health import STATES, Health, State
 from everstep.keeper.messages import (
     Begin,
     Close,
-    Done,
-    Hello,
     Look,
-    Message,
-    Poke,
     Report,
     Share,
-    Welcome,
-    error_of,
 )
 from everstep.ring import held as memory_tier
 from everstep.ring import ring as words
@@ -42,29 +35,32 @@ from everstep.store.memory import Block
 from everstep.types import Bytes
 
 LOGGER = logging.getLogger("everstep")
-ANSWER_SECONDS = 120.0
 RESTARTS_MAX = 100
 TAKEN_OVER = "another process took this run over. What was acknowledged before is kept; stop this process."
+
+
+Pin = Callable[[Block], None]
 
 
 class Link:
     """From `everstep.open` to `close`, whichever keeper is at the other end."""
 
     def __init__(self, path: str, run: str, rank: int, *, opened: str, settings: Settings) -> None:
-        self._path, self._run, self._rank, self._opened = path, run, rank, opened
+        self._path, self._rank = path, rank
         self._settings = settings
-        self._lock = threading.RLock()
         self._said: dict[str, None] = {}
         self._warnings: dict[str, None] = {}
         self._asked: Begin | None = None
         self._restarts = 0
+        self._reviving: threading.Thread | None = None
         self._ended: Health | None = None
+        self._pinning: threading.Thread | None = None
         self._missed_at = -1
-        self._line = launch.line_to_keeper(path, run)
+        self._caller = Caller(path, run, rank, opened=opened)
         try:
-            welcome, blocks = self._hello(take_over=settings.take_over)
+            welcome, blocks = self._caller.hello(take_over=settings.take_over)
         except BaseException:
-            self._line.close()
+            self._caller.hang_up()
             raise
         self.epoch = welcome.epoch
         self._left: dict[int, Block] = dict(zip(welcome.blocks, map(Block, blocks), strict=True))
@@ -85,41 +81,48 @@ class Link:
             return None
         return ring, self._left, found
 
-    def begin(
-        self, step: int, epoch: int | None, *, memory: bool, ring: Callable[[], Ring], pin: Callable[[Block], None]
-    ) -> bool:
-        """Let the log go on after `step`. False when only memory holds that step: then a base is due."""
+    def begin(self, step: int, epoch: int | None, *, memory: bool, ring: Callable[[], Ring], pin: Pin | None) -> bool:
+        """Let the log go on after `step`. False when only memory holds that step: then a base is due.
+
+        `pin` makes memory fit for a device. A new ring is pinned at once, one that was left to us in the background:
+        who resumes from memory is in a hurry.
+        """
         if memory:
             self._ring = Ring(self._left[-1])
         else:
             self._ring = ring()
-            self._request(Share(-1), [self._ring.block.descriptor])
-        pin(self._ring.block)
+            self._caller.request(Share(-1), [self._ring.block.descriptor])
         self._ring.say(words.W_COMMITTED, step + 1)
         self._pen = Pen(self._ring)
         self._areas = Areas(self._ring, self._share, pin)
         self._tally = Tally(self._pen)
         if memory:
-            self._adopt()
+            self._adopt(pin)
+        elif pin is not None:
+            pin(self._ring.block)
         self._left = {}
         settings = self._settings
         self._asked = Begin(
             step, epoch, memory, settings.segment_bytes, settings.retain_bytes_max, settings.linger_seconds
         )
-        return self._request(self._asked).held
+        return self._caller.request(self._asked).held
 
-    def _adopt(self) -> None:
+    def _adopt(self, pin: Pin | None) -> None:
         """Go on in the ring that another trainer began."""
         ring, areas, found = self.ring, self.areas, memory_tier.held(self.ring)
         assert found is not None
         for number, block in self._left.items():
             if number >= 0:
                 areas.adopt(number, block, found.state.sequence if number == found.state.area else -1)
+        if pin is not None:
+            blocks = [ring.block, *(block for number, block in self._left.items() if number >= 0)]
+            self._pinning = threading.Thread(target=_pin_all, args=(pin, blocks), name="everstep-pin", daemon=True)
+            self._pinning.start()
         self.tally.adopt(found.state.sequence, found.step, {entry.step: entry.sequence for entry in found.records})
         ring.say(words.W_MISSED, 0)
 
     def _share(self, area: int, block: Block) -> None:
-        self._request(Share(area), [block.descriptor])
+        self._caller.request(Share(area), [block.descriptor])
 
     # What the training loop calls.
 
@@ -142,6 +145,15 @@ class Link:
     def tally(self) -> Tally:
         assert self._tally is not None
         return self._tally
+
+    def ready(self, seconds: float) -> bool:
+        """Whether the shared memory is fit for copies, after at most `seconds`."""
+        if self._pinning is not None:
+            self._pinning.join(seconds)
+            if self._pinning.is_alive():
+                return False
+            self._pinning = None
+        return True
 
     def wait_for_room(self, nbytes: int, seconds: float) -> bool:
         """Whether the ring has room, after at most `seconds`. While the disk refuses writes nothing is waited for: it
@@ -181,12 +193,15 @@ class Link:
         self.ring.say(words.W_COMMITTED, step + 1)
 
     def poke(self) -> None:
-        """Tell the keeper that there is something new; another keeper, if it has died."""
+        """Tell the keeper that there is something new. Has it died, another is started beside training."""
         self.settle()
-        try:
-            self._line.send(Poke())
-        except Gone:
-            self._revive()
+        if self._reviving is not None and self._reviving.is_alive():
+            return
+        if not self._caller.poke() and self._restarts < RESTARTS_MAX:
+            self._restarts += 1
+            self.warn(f"the keeper died; another one takes its place ({self._restarts})", kind="keeper")
+            self._reviving = threading.Thread(target=self._revive, name="everstep-revive", daemon=True)
+            self._reviving.start()
 
     def skip(self, step: int, why: str) -> None:
         """Note that a step was not recorded. The first of a row says why."""
@@ -251,7 +266,7 @@ class Link:
         if self._ended is not None:
             return self._ended
         try:
-            told = self._ask(Look())
+            told = self._caller.ask(Look())
         except (Gone, EverstepError):
             return here
         if not isinstance(told, Report) or told.pid != os.getpid():
@@ -278,8 +293,10 @@ class Link:
 
     def close(self, seconds: float) -> Health | None:
         """Write what is committed, for at most `seconds`, and end the conversation. How it ended, once it had begun."""
+        if self._reviving is not None:
+            self._reviving.join(seconds)
         try:
-            told = self._ask(Close(seconds), seconds + ANSWER_SECONDS)
+            told = self._caller.ask(Close(seconds), seconds + ANSWER_SECONDS)
             if isinstance(told, Report) and self._ring is not None:
                 self._ended = msgspec.structs.replace(told.health, warnings=(*self._warnings, *told.health.warnings))
             return self._ended
@@ -293,7 +310,7 @@ class Link:
 
     def drop(self) -> None:
         """Let go of line and blocks; in a forked child they are the parent's."""
-        self._line.close()
+        self._caller.hang_up()
         for block in self._left.values():
             block.close()
         if self._ring is not None:
@@ -301,48 +318,19 @@ class Link:
         for number in self.areas.numbers if self._areas is not None else ():
             self.areas[number].block.close()
 
-    # The line.
-
-    def _hello(self, *, take_over: bool) -> tuple[Welcome, list[int]]:
-        self._line.send(Hello(__version__, self._rank, os.getpid(), take_over, self._opened))
-        got = self._line.receive(ANSWER_SECONDS)
-        if got is None:
-            raise StoreFailed(f"{self._path}: its keeper does not answer. Nothing was changed.")
-        answer, blocks = got
-        if not isinstance(answer, Welcome):
-            raise error_of(answer)
-        return answer, blocks
-
-    def _request(self, message: Message, blocks: list[int] | None = None) -> Done:
-        answer = self._ask(message, ANSWER_SECONDS, blocks)
-        if isinstance(answer, Done):
-            return answer
-        raise error_of(answer)
-
-    def _ask(self, message: Message, seconds: float = ANSWER_SECONDS, blocks: list[int] | None = None) -> Message:
-        with self._lock:
-            self._line.send(message, blocks)
-            got = self._line.receive(seconds)
-            if got is None:
-                raise Gone("no answer in time")
-            return got[0]
-
     def _revive(self) -> None:
-        """The keeper died: start another, give it the ring, and let it go on. Training does not wait for the disk."""
-        self._restarts += 1
-        if self._restarts > RESTARTS_MAX or self._asked is None:
-            return
-        self.warn(f"the keeper died; another one takes its place ({self._restarts})", kind="keeper")
-        with self._lock:
-            self._line.close()
-            try:
-                self._line = launch.line_to_keeper(self._path, self._run)
-                welcome, _ = self._hello(take_over=False)
-                self.epoch = welcome.epoch
-                self._request(Share(-1), [self.ring.block.descriptor])
-                for number in range(words.AREAS_MAX):
-                    if number in self.areas.numbers:
-                        self._request(Share(number), [self.areas[number].block.descriptor])
-                self._request(msgspec.structs.replace(self._asked, memory=True, revived=True))
-            except (EverstepError, Gone) as failed:
-                self.warn(f"no keeper: {failed} Steps are in memory only.")
+        """The keeper died: start another, give it ring and areas, and let it go on where the log ends."""
+        assert self._asked is not None
+        try:
+            self.epoch = self._caller.call_again()
+            self._caller.request(Share(-1), [self.ring.block.descriptor])
+            for number in self.areas.numbers:
+                self._caller.request(Share(number), [self.areas[number].block.descriptor])
+            self._caller.request(msgspec.structs.replace(self._asked, memory=True, revived=True))
+        except (EverstepError, Gone) as failed:
+            self.warn(f"no keeper: {failed} Steps are in memory only.")
+
+
+def _pin_all(pin: Pin, blocks: list[Block]) -> None:
+    for block in blocks:
+        pin(block)

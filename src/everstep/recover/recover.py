@@ -66,6 +66,7 @@ def _replay(
                 records = _repaired(replay, records, old, way.start)
                 place_hyper(index, tensors, roster)  # the records that repaired it set theirs
             replay.run(records, folded)
+            _refuse_unproved(way, index, roster, replay)
         except ReplayDiffers as differs:
             if rules is not None and replay.natively:
                 notes.append(f"{differs} The native rules were set aside and the optimizer itself was used.")
@@ -75,6 +76,22 @@ def _replay(
         spent = time.perf_counter() - began
         context = {name: tree.decode(item, blobs.__getitem__) for name, (item, blobs, _) in folded.items()}
         return Recovered(way.step, context, folded, index, way.name, _by(replay), spent, way.count, tuple(notes))
+
+
+def _refuse_unproved(way: Way, index: Index, roster: Roster, replay: Replay) -> None:
+    """A device digests only now and then. Where it trained, its own optimizer repeats what it did; elsewhere another
+    may round otherwise, and nothing would tell."""
+    then, now = index.content.versions, versions()
+    here = all(parameter.device.type == "cuda" for parameter in roster.parameters.values())
+    if not then.get("cuda") or way.count == 0 or replay.proved == way.step:
+        return
+    if here and all(then.get(name) == now.get(name) for name in ("torch", "cuda")):
+        return
+    known = f"Step {replay.proved} is proved" if replay.proved >= 0 else f"Step {way.start} is held as it was"
+    raise ReplayDiffers(
+        f"step {way.step} was trained on {then['cuda']} with torch {then['torch']} and has no digest: nothing could "
+        f"prove a replay elsewhere. {known}."
+    )
 
 
 def _repaired(

@@ -35,6 +35,8 @@ class Replay:
         """Updates applied by native rules."""
         self.by_torch = 0
         """Updates applied by calling the optimizer."""
+        self.proved = -1
+        """The newest step whose digest was compared, and found equal."""
 
     def repair(self, step: int, record: body.Body, versions: Mapping[str, int]) -> None:
         """Bring to `step` what is older than it, and nothing else. Only for optimizers that treat each parameter by
@@ -46,6 +48,8 @@ class Replay:
         """Apply the records; check every digest they carry where it is cheap, and the last one always."""
         last: tuple[int, body.Body] | None = None
         for step, record in records:
+            if record.head.before is not None:
+                self._prove(step - 1, *record.head.before)
             for at, update in enumerate(record.head.updates):
                 self._update(at, update, record)
             for key, groups in record.head.groups.items():
@@ -54,10 +58,10 @@ class Replay:
                 blobs = _blobs(record)
                 folded.update((name, (item, blobs, step)) for name, item in record.head.context.items())
             if record.head.state is not None:
-                self._prove(step, record, whole=True)
+                self._prove(step, record.head.parameters, record.head.state)
             last = (step, record)
         if last is not None and last[1].head.state is None and last[1].head.parameters:
-            self._prove(*last, whole=False)
+            self._prove(last[0], last[1].head.parameters, None)
         self._settle()
 
     def _update(self, at: int, update: body.Update, record: body.Body, only: set[str] | None = None) -> None:
@@ -68,7 +72,7 @@ class Replay:
             return
         prefix = f"gradient/{at}/"
         gradients = {
-            name.removeprefix(prefix): view(memory, tensor)
+            name.removeprefix(prefix): self._unrounded(name.removeprefix(prefix), view(memory, tensor))
             for name, (tensor, memory) in record.blobs.items()
             if name.startswith(prefix) and (only is None or name.removeprefix(prefix) in only)
         }  # fmt: skip
@@ -90,6 +94,13 @@ class Replay:
         self._settle()
         self._step(optimizer, update, gradients, record)
         self.by_torch += 1
+
+    def _unrounded(self, name: str, gradient: torch.Tensor) -> torch.Tensor:
+        """A gradient that was rounded before the optimizer consumed it, as the optimizer consumed it."""
+        held = self._roster.parameters.get(name)
+        if held is None or gradient.dtype is not torch.bfloat16 or held.dtype is not torch.float32:
+            return gradient
+        return gradient.to(torch.float32)
 
     def _optimizer(self, key: str) -> torch.optim.Optimizer:
         if key not in self._roster.optimizers:
@@ -129,17 +140,18 @@ class Replay:
         if self._rules is not None:
             self._rules.flush()
 
-    def _prove(self, step: int, record: body.Body, *, whole: bool) -> None:
-        """Raise unless the state has the digest that the trainer's had."""
+    def _prove(self, step: int, parameters: str, state: str | None) -> None:
+        """Raise unless the state has the digests that the trainer's had."""
         self._settle()
         tensors = {f"model/{name}": parameter for name, parameter in self._roster.parameters.items()}
-        if whole:
+        if state is not None:
             tensors |= optimizer_tensors(self._roster)
         pairs = dict(zip(tensors, digest(list(tensors.values())), strict=True))
         found = parameters_digest(pairs)
-        if found != record.head.parameters or (whole and state_digest(pairs) != record.head.state):
-            what = "optimizer state" if found == record.head.parameters else "parameters"
+        if found != parameters or (state is not None and state_digest(pairs) != state):
+            what = "optimizer state" if found == parameters else "parameters"
             raise ReplayDiffers(f"step {step}: replay gives other {what} than the trainer had.")
+        self.proved = step
 
 
 def read(disk: Disk, records: Iterable[Located]) -> Iterator[tuple[Located, body.Body]]:

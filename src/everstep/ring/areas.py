@@ -1,5 +1,6 @@
 """Places for whole states. Three, if memory allows: one holds the newest, one is filled, one is read by the disk."""
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -18,18 +19,23 @@ class Area:
 
 
 class Areas:
-    """Made when they are first needed, and made anew when the state has outgrown them."""
+    """Made when they are first needed, and made anew when the state has outgrown them.
 
-    def __init__(self, ring: Ring, share: Callable[[int, Block], None], pin: Callable[[Block], None]) -> None:
+    Gigabytes take seconds to be brought in and pinned: where that has to be done, a thread does it, and until then
+    there is no area.
+    """
+
+    def __init__(self, ring: Ring, share: Callable[[int, Block], None], pin: Callable[[Block], None] | None) -> None:
         self._ring = ring
         self._share = share
         self._pin = pin
         self._held: dict[int, Area] = {}
+        self._made: list[Area] = []
+        self._maker: threading.Thread | None = None
         self.count = 1
 
     def adopt(self, number: int, block: Block, sequence: int) -> None:
         """An area that a trainer before us made."""
-        self._pin(block)
         self._held[number] = Area(number, block, sequence)
 
     def free(self, nbytes: int, newest: int) -> Area | None:
@@ -37,6 +43,7 @@ class Areas:
 
         With one area only, the newest state makes way.
         """
+        self._collect()
         usable = [
             area
             for area in self._held.values()
@@ -58,14 +65,42 @@ class Areas:
     def numbers(self) -> list[int]:
         return sorted(self._held)
 
-    def _make(self, number: int, nbytes: int) -> Area:
-        if (old := self._held.get(number)) is not None:
-            self._emptied(old).block.close()
+    def wait(self, seconds: float) -> bool:
+        """Whether no area is being made any more, after at most `seconds`."""
+        if self._maker is not None:
+            self._maker.join(seconds)
+            if self._maker.is_alive():
+                return False
+        self._collect()
+        return True
+
+    def _make(self, number: int, nbytes: int) -> Area | None:
+        if self._pin is None:
+            return self._use(Area(number, memory.create(f"state-{number}", max(nbytes, 1), present=False)))
+        if self._maker is None or not self._maker.is_alive():
+            self._maker = threading.Thread(
+                target=self._bring_in, args=(number, nbytes), name="everstep-area", daemon=True
+            )
+            self._maker.start()
+        return None
+
+    def _bring_in(self, number: int, nbytes: int) -> None:
+        assert self._pin is not None
         block = memory.create(f"state-{number}", max(nbytes, 1), present=False)
         self._pin(block)
-        self._share(number, block)
-        self._held[number] = Area(number, block)
-        return self._held[number]
+        self._made.append(Area(number, block))
+
+    def _collect(self) -> None:
+        while self._made and (self._maker is None or not self._maker.is_alive()):
+            self._use(self._made.pop())
+
+    def _use(self, area: Area) -> Area:
+        old = self._held.get(area.number)
+        if old is not None:
+            self._emptied(old).block.close()
+        self._share(area.number, area.block)
+        self._held[area.number] = area
+        return area
 
     def _emptied(self, area: Area) -> Area:
         if area.sequence >= 0:

@@ -103,6 +103,11 @@ class Ring:
         if native.load(self.place(sequence)) == sequence + 1:
             native.store(self.place(sequence) + 8 * E_HOST, 0)
 
+    def copied(self, sequence: int) -> bool:
+        """Whether the device's part of an entry is there."""
+        at = self.place(sequence)
+        return native.load(at + 8 * E_DEVICE) == sequence + 1 or native.load(at) != sequence + 1
+
     def whole(self, sequence: int) -> bool:
         at = self.place(sequence)
         return (

@@ -17,6 +17,7 @@ class Sizes:
 
     ring_bytes: int
     areas: int
+    state_bytes: int
 
 
 def sizes(record_bytes: int, state_bytes: int, budget: int | None, free: int) -> Sizes:
@@ -31,5 +32,5 @@ def sizes(record_bytes: int, state_bytes: int, budget: int | None, free: int) ->
     for areas in (3, 2):
         rest = limit - areas * state_bytes
         if rest >= max(RECORDS_MIN * record_bytes, least):
-            return Sizes(max(min(wanted, rest), least), areas)
-    return Sizes(max(min(wanted, limit), least), 1)
+            return Sizes(max(min(wanted, rest), least), areas, state_bytes)
+    return Sizes(max(min(wanted, limit), least), 1, state_bytes)

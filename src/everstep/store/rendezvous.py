@@ -56,9 +56,21 @@ def own(name: str) -> int | None:
     return descriptor
 
 
+def log_of(name: str) -> str:
+    """Where the keeper's own messages go. Not to the trainer's error output: whoever reads that would wait for us."""
+    return f"{directory()}/{name}.log"
+
+
+def last_words(name: str) -> str:
+    """The last line a keeper wrote; empty when it wrote none."""
+    with contextlib.suppress(OSError), open(log_of(name), errors="replace") as lines:
+        return "".join(lines.readlines()[-1:]).strip()[-500:]
+    return ""
+
+
 def leave(name: str, descriptor: int) -> None:
     """Take the names away again; the last to go."""
-    for path in (address(name), f"{directory()}/{name}.lock"):
+    for path in (address(name), log_of(name), f"{directory()}/{name}.lock"):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
     os.close(descriptor)

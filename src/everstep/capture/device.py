@@ -1,0 +1,134 @@
+"""Brings CUDA tensors' bytes to the host on a stream of its own, while training goes on.
+
+Nothing here waits for the device but `synchronize`. States are read in place: the optimizer's next step waits for that,
+on the device, not in Python. Gradients are read in place where nobody writes to them again (`freshness`), else packed
+on the device first, in training's own order.
+"""
+
+from collections.abc import Sequence
+
+import torch
+
+from everstep.capture.freshness import Freshness
+from everstep.capture.mover import HostMover, Target, Tensors, fill_gaps
+from everstep.capture.tensors import in_order
+from everstep.native import driver, gpu
+from everstep.ring.ring import E_DEVICE, Ring
+from everstep.store.memory import Block
+from everstep.types import Tensor, padded
+
+
+class DeviceMover:
+    """`Mover` for one CUDA device. Tensors in host memory that come along are copied at once."""
+
+    lasting = False
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._near = HostMover()
+        self._tables: dict[str, gpu.Table] = {}
+        self._fresh: dict[str, Freshness] = {}
+        self._read: set[str] = set()
+        self._pinned: list[int] = []
+        self._copying = False
+
+    def pin(self, block: Block) -> None:
+        driver.pin(block.address, block.nbytes)
+        self._pinned.append(block.address)
+
+    def copy(self, target: Target, described: Sequence[Tensor], places: Sequence[int], tensors: Tensors) -> None:
+        far = [at for at, tensor in enumerate(tensors) if tensor.device.type == "cuda"]
+        near = [at for at, tensor in enumerate(tensors) if tensor.device.type != "cuda"]
+        if near:
+            self._near.copy(target, *([items[at] for at in near] for items in (described, places, tensors)))  # type: ignore[arg-type]
+        held = [in_order(tensors[at].detach()) for at in far]
+        self._queue(
+            [target.address + places[at] for at in far],
+            [tensor.data_ptr() for tensor in held],
+            [described[at].nbytes for at in far],
+        )
+        for at, tensor in zip(far, held, strict=True):
+            if tensor.data_ptr() != tensors[at].data_ptr():
+                tensor.record_stream(self._stream)
+        fill_gaps(target.memory, described, places)
+        self._copying = True
+
+    def take(
+        self, what: str, target: Target, described: Sequence[Tensor], places: Sequence[int], tensors: Tensors,
+        *, brief: bool,
+    ) -> None:  # fmt: skip
+        far = all(tensor.device == self._device for tensor in tensors)
+        round_to = [
+            told.dtype == "BF16" and tensor.dtype is torch.float32
+            for told, tensor in zip(described, tensors, strict=True)
+        ]
+        if not far or (any(round_to) and not all(round_to)):
+            self._near.take(what, target, described, places, tensors, brief=brief)
+            return
+        if not tensors:
+            return
+        sizes = [told.nbytes for told in described]
+        if any(round_to):
+            flat = torch.empty((places[-1] + padded(sizes[-1])) // 2, dtype=torch.bfloat16, device=self._device)
+            gpu.round_pack(tensors, flat, [place // 2 for place in places], self._table(what))
+        elif not brief and self._direct(what, tensors):
+            self._queue([target.address + place for place in places], [t.data_ptr() for t in tensors], sizes)
+            for tensor in tensors:
+                tensor.record_stream(self._stream)
+            fill_gaps(target.memory, described, places)
+            return
+        else:
+            flat = torch.empty(places[-1] + padded(sizes[-1]), dtype=torch.uint8, device=self._device)
+            gpu.pack(tensors, flat, places, self._table(what))
+        first = flat.data_ptr()
+        spans = joined(places, sizes)
+        self._queue([target.address + at for at, _ in spans], [first + at for at, _ in spans], [n for _, n in spans])
+        flat.record_stream(self._stream)
+        fill_gaps(target.memory, described, places)
+
+    def vouch(self, ring: Ring, sequence: int) -> None:
+        driver.write_word(ring.place(sequence) + 8 * E_DEVICE, sequence + 1, self._stream.cuda_stream)
+
+    def settle(self) -> bool:
+        if self._copying:
+            torch.cuda.current_stream(self._device).wait_stream(self._stream)
+            self._copying = False
+        untouched = [self._fresh[what].untouched() for what in self._read]
+        self._read.clear()
+        return all(untouched)
+
+    def synchronize(self) -> None:
+        self._stream.synchronize()
+
+    def release(self) -> None:
+        self._stream.synchronize()
+        while self._pinned:
+            driver.unpin(self._pinned.pop())
+
+    def _direct(self, what: str, tensors: Tensors) -> bool:
+        """Whether these are read in place; then they are looked at again when they are settled."""
+        fresh = self._fresh.setdefault(what, Freshness())
+        plain = all(tensor.is_contiguous() for tensor in tensors) and not any(tensor.is_neg() for tensor in tensors)
+        if not (fresh.direct(tensors) and plain):
+            return False
+        self._read.add(what)
+        return True
+
+    def _table(self, what: str) -> gpu.Table:
+        return self._tables.setdefault(what, gpu.Table())
+
+    def _queue(self, targets: Sequence[int], sources: Sequence[int], sizes: Sequence[int]) -> None:
+        self._stream.wait_stream(torch.cuda.current_stream(self._device))
+        driver.copy_to_host(targets, sources, sizes, self._stream.cuda_stream)
+
+
+def joined(places: Sequence[int], sizes: Sequence[int]) -> list[tuple[int, int]]:
+    """The spans that the tensors fill, as (place, length), neighbours joined."""
+    spans: list[tuple[int, int]] = []
+    for place, nbytes in zip(places, sizes, strict=True):
+        if spans and sum(spans[-1]) == place:
+            spans[-1] = (spans[-1][0], spans[-1][1] + nbytes)
+        elif nbytes:
+            spans.append((place, nbytes))
+    return spans

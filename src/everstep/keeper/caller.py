@@ -1,0 +1,65 @@
+"""The trainer's end of the line to its keeper: asks, is answered, and calls again when a keeper has died."""
+
+import os
+import threading
+
+from everstep import __version__
+from everstep.errors import StoreFailed
+from everstep.keeper import launch
+from everstep.keeper.channel import Gone
+from everstep.keeper.messages import Done, Hello, Message, Poke, Welcome, error_of
+
+ANSWER_SECONDS = 120.0
+
+
+class Caller:
+    """One conversation after the other, each with a keeper of the same run. Safe between threads."""
+
+    def __init__(self, path: str, run: str, rank: int, *, opened: str) -> None:
+        self._path, self._run, self._rank, self._opened = path, run, rank, opened
+        self._lock = threading.RLock()
+        self._line = launch.line_to_keeper(path, run)
+
+    def hello(self, *, take_over: bool) -> tuple[Welcome, list[int]]:
+        """Ask to write; what a trainer before us left comes along."""
+        with self._lock:
+            self._line.send(Hello(__version__, self._rank, os.getpid(), take_over, self._opened))
+            got = self._line.receive(ANSWER_SECONDS)
+        if got is None:
+            raise StoreFailed(f"{self._path}: its keeper does not answer. Nothing was changed.")
+        if not isinstance(got[0], Welcome):
+            raise error_of(got[0])
+        return got[0], got[1]
+
+    def request(self, message: Message, blocks: list[int] | None = None) -> Done:
+        """Have something done; the error that the keeper refuses with is raised here."""
+        answer = self.ask(message, blocks=blocks)
+        if isinstance(answer, Done):
+            return answer
+        raise error_of(answer)
+
+    def ask(self, message: Message, seconds: float = ANSWER_SECONDS, blocks: list[int] | None = None) -> Message:
+        with self._lock:
+            self._line.send(message, blocks)
+            got = self._line.receive(seconds)
+        if got is None:
+            raise Gone("no answer in time")
+        return got[0]
+
+    def poke(self) -> bool:
+        """Tell the keeper that there is something new. False when it has died."""
+        try:
+            self._line.send(Poke())
+        except Gone:
+            return False
+        return True
+
+    def call_again(self) -> int:
+        """Start another keeper; the epoch it writes in. The old line is closed."""
+        with self._lock:
+            self._line.close()
+            self._line = launch.line_to_keeper(self._path, self._run)
+            return self.hello(take_over=False)[0].epoch
+
+    def hang_up(self) -> None:
+        self._line.close()
