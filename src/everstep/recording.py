@@ -55,8 +55,9 @@ class Recording:
         self._mover = mover
         self._pace = Pace(settings)
         self._hooks = Hooks(
-            program.roster, mover, self._take, rounds=settings.gradients == "bf16", about_to_step=self._confirm
-        )
+            program.roster, mover, self._take, captures=settings.source == "gradient",
+            rounds=settings.gradients == "bf16", about_to_step=self._confirm,
+        )  # fmt: skip
         self._proof = Proof() if not self._hooks.exact else None
         self._unsettled: list[tuple[int, int]] = []
         self._sizes = self._measure()
@@ -68,8 +69,8 @@ class Recording:
     def begin(self, step: int, epoch: int | None, *, memory: bool, changed: str | None) -> None:
         """Go on after `step`. `changed` says why the next step cannot follow from the records before it."""
         self.step = self.recorded = step
-        pin = None if self._mover.lasting else self._mover.pin
-        held = self._link.begin(step, epoch, memory=memory, ring=self._ring, pin=pin)
+        pins = None if self._mover.lasting else self._mover
+        held = self._link.begin(step, epoch, memory=memory, ring=self._ring, pins=pins)
         self._link.areas.count = self._sizes.areas
         if epoch is None and not memory:
             while not self._state(step, to_disk=True):  # the log leads nowhere without it
@@ -284,7 +285,7 @@ class Recording:
 
     def _take(self, nbytes: int) -> Extent | None:
         """Room for gradients; None when the step is not to be recorded, or there is none in time."""
-        if self._gap or self._settings.source == "state" or not self._link.ready(self._stall):
+        if self._gap or not self._link.ready(self._stall):
             return None
         if not self._link.wait_for_room(nbytes + HEAD_BYTES, self._stall):
             return None
@@ -296,7 +297,11 @@ class Recording:
         self._link.settle()
         measured = self._measure()
         self._link.areas.count = max(self._link.areas.count, measured.areas)
-        return self._link.areas.free(max(nbytes, measured.state_bytes), self._link.tally.newest)
+        wanted = max(nbytes, measured.state_bytes)
+        found = self._link.areas.free(wanted, self._link.tally.newest)
+        if found is None and self._link.areas.wait(self._stall):  # one was just being made
+            found = self._link.areas.free(wanted, self._link.tally.newest)
+        return found
 
     def _memory_due(self) -> bool:
         """Whether memory needs a newer state, because the records since the last fill half the ring."""
@@ -308,8 +313,9 @@ class Recording:
         self._link.skip(step, why)
 
     def _abandon(self) -> None:
-        self._mover.synchronize()  # nothing may be copied any more into what is given back
-        self._link.pen.abandon()
+        if self._link.pen.begun:
+            self._mover.synchronize()  # nothing may be copied any more into what is given back
+            self._link.pen.abandon()
 
     def _ring(self) -> Ring:
         return rings.create(self._sizes.ring_bytes, present=False)
@@ -321,7 +327,7 @@ class Recording:
         trained = sum(parameter.nbytes for parameter in roster.parameters.values() if parameter.requires_grad)
         held = sum(tensor.nbytes for tensor in snapshot.optimizer_tensors(roster).values())
         small = self._program.context.nbytes + HEAD_BYTES + TENSOR_HEAD_BYTES * len(roster.parameters)
-        state = parameters + (held or 2 * trained)
+        state = parameters + (held or 2 * trained) + self._program.context.nbytes + 1024 * len(roster.parameters)
         budget = self._settings.buffer_bytes_max
         return sizes(trained + 2 * small, state, budget, memory.available_bytes())
 

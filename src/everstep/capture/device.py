@@ -37,6 +37,12 @@ class DeviceMover:
         driver.pin(block.address, block.nbytes)
         self._pinned.append(block.address)
 
+    def unpin(self, block: Block) -> None:
+        if block.address in self._pinned:
+            self._stream.synchronize()
+            self._pinned.remove(block.address)
+            driver.unpin(block.address)
+
     def copy(self, target: Target, described: Sequence[Tensor], places: Sequence[int], tensors: Tensors) -> None:
         far = [at for at, tensor in enumerate(tensors) if tensor.device.type == "cuda"]
         near = [at for at, tensor in enumerate(tensors) if tensor.device.type != "cuda"]

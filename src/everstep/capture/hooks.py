@@ -41,12 +41,13 @@ class Hooks:
     """Watches the optimizers of a run from `resume` to `close`."""
 
     def __init__(
-        self, roster: Roster, mover: Mover, take: Callable[[int], Extent | None], *, rounds: bool,
+        self, roster: Roster, mover: Mover, take: Callable[[int], Extent | None], *, captures: bool, rounds: bool,
         about_to_step: Callable[[], None],
     ) -> None:  # fmt: skip
         self._roster = roster
         self._mover = mover
         self._room = take
+        self._captures = captures
         self._rounds = rounds
         self._about_to_step = about_to_step
         self._watch = Watch(list(roster.parameters.values()))
@@ -167,7 +168,7 @@ class Hooks:
         skipped = found is not None and bool(found.item())
         groups, hyper = self._groups(key, optimizer, f"hyper/{at}")
         update = Update(key, groups, None if scale is None else float(scale.item()), skipped)
-        if skipped or self.why_base is not None:
+        if skipped or self.why_base is not None or not self._captures:
             return Captured(update, [], None, hyper, states)
         named = [
             (self._names[id(parameter)], parameter.grad)

@@ -33,6 +33,9 @@ class Mover(Protocol):
     def pin(self, block: Block) -> None:
         """Make the block fit for the device's own copies."""
 
+    def unpin(self, block: Block) -> None:
+        """The block is about to go."""
+
     def copy(self, target: Target, described: Sequence[Tensor], places: Sequence[int], tensors: Tensors) -> None:
         """Copy the tensors' bytes, in logical order, to their places. They must not change before `settle`."""
 
@@ -64,6 +67,9 @@ class HostMover:
     lasting = True
 
     def pin(self, block: Block) -> None:
+        pass
+
+    def unpin(self, block: Block) -> None:
         pass
 
     def copy(self, target: Target, described: Sequence[Tensor], places: Sequence[int], tensors: Tensors) -> None:

@@ -102,7 +102,7 @@ class Desk:
         with self._lock:
             if self._feed is not None:
                 self._feed.pump()
-                self._feed.catch_up()
+                self._feed.catch_up(seconds)
         if self._keeper is not None:
             self._keeper.close(seconds)
         with self._lock:
@@ -138,7 +138,7 @@ class Desk:
                 return False
             self._settle()
             if self._feed is not None:
-                self._feed.catch_up()
+                self._feed.catch_up(self.linger_seconds)
         deadline = time.monotonic() + max(1.0, self.linger_seconds)
         while self._keeper is not None and self.seat == seat and time.monotonic() < deadline:
             if self._keeper.idle(0.1):

@@ -28,6 +28,8 @@ class Feed:
     def __init__(self, ring: Ring, areas: dict[int, Block], keeper: Keeper, first: int) -> None:
         self._ring, self._areas, self._keeper = ring, areas, keeper
         self._next = first
+        self._last = -1
+        """The newest step that was handed on."""
         self._lock = threading.Lock()
         self._outstanding: dict[int, None] = {}
         self._gap = False
@@ -45,19 +47,21 @@ class Feed:
         self._relieve()
         return False
 
-    def catch_up(self) -> None:
-        """Whatever memory holds and the disk was spared goes to the disk now."""
+    def catch_up(self, seconds: float) -> None:
+        """Whatever memory holds and the disk was spared goes to the disk now, after the base that is being written."""
         ring = self._ring
         memory = held(ring)
-        if memory is None or not self._gap:
+        if memory is None or memory.step <= self._last:
             return
-        if memory.state.low != memory.state.step or ring.busy(memory.state.area):
+        if memory.state.low != memory.state.step or not self._keeper.reserve_base(seconds):
             return  # parts of several steps: only a trainer can make one state of them
-        ring.say(words.W_ASSIGNED + memory.state.area, memory.state.sequence + 1)
-        self._bases_only_until = 0.0
-        self._write_state(memory.state)
+        if memory.state.step > self._last:
+            ring.say(words.W_ASSIGNED + memory.state.area, memory.state.sequence + 1)
+            self._gap, self._bases_only_until = True, 0.0
+            self._write_state(memory.state)
         for entry in memory.records:
-            self._write(entry, lambda: None)
+            if entry.step > self._last:
+                self._write(entry, lambda: None)
 
     def mind_the_gap(self) -> None:
         """Steps are missing before the next entry: only a base can go on from here."""
@@ -78,10 +82,12 @@ class Feed:
     def _write(self, entry: Entry, done: Callable[[], None]) -> None:
         pieces = self._ring.pieces(entry)
         nbytes = sum(len(piece) for piece in pieces)
+        self._last = entry.step
         self._keeper.put(Item(Record(entry.kind, entry.step, list(pieces)), nbytes, done), None)
 
     def _write_state(self, entry: Entry) -> None:
         ring, area = self._ring, entry.area
+        self._last = max(self._last, entry.step)
         pieces = ring.pieces(entry)
         copy = StateCopy(
             entry.step, self._areas[area].memory, pieces, lambda: ring.say(words.W_DONE + area, entry.sequence + 1)

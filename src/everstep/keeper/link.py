@@ -24,7 +24,7 @@ from everstep.keeper.messages import (
 )
 from everstep.ring import held as memory_tier
 from everstep.ring import ring as words
-from everstep.ring.areas import Area, Areas
+from everstep.ring.areas import Area, Areas, Pins
 from everstep.ring.held import Held
 from everstep.ring.pen import Extent, Pen
 from everstep.ring.ring import STATE, Ring
@@ -37,9 +37,6 @@ from everstep.types import Bytes
 LOGGER = logging.getLogger("everstep")
 RESTARTS_MAX = 100
 TAKEN_OVER = "another process took this run over. What was acknowledged before is kept; stop this process."
-
-
-Pin = Callable[[Block], None]
 
 
 class Link:
@@ -81,10 +78,10 @@ class Link:
             return None
         return ring, self._left, found
 
-    def begin(self, step: int, epoch: int | None, *, memory: bool, ring: Callable[[], Ring], pin: Pin | None) -> bool:
+    def begin(self, step: int, epoch: int | None, *, memory: bool, ring: Callable[[], Ring], pins: Pins | None) -> bool:
         """Let the log go on after `step`. False when only memory holds that step: then a base is due.
 
-        `pin` makes memory fit for a device. A new ring is pinned at once, one that was left to us in the background:
+        `pins` makes memory fit for a device. A new ring is pinned at once, one that was left to us in the background:
         who resumes from memory is in a hurry.
         """
         if memory:
@@ -94,12 +91,12 @@ class Link:
             self._caller.request(Share(-1), [self._ring.block.descriptor])
         self._ring.say(words.W_COMMITTED, step + 1)
         self._pen = Pen(self._ring)
-        self._areas = Areas(self._ring, self._share, pin)
+        self._areas = Areas(self._ring, self._share, pins)
         self._tally = Tally(self._pen)
         if memory:
-            self._adopt(pin)
-        elif pin is not None:
-            pin(self._ring.block)
+            self._adopt(pins)
+        elif pins is not None:
+            pins.pin(self._ring.block)
         self._left = {}
         settings = self._settings
         self._asked = Begin(
@@ -107,16 +104,16 @@ class Link:
         )
         return self._caller.request(self._asked).held
 
-    def _adopt(self, pin: Pin | None) -> None:
+    def _adopt(self, pins: Pins | None) -> None:
         """Go on in the ring that another trainer began."""
         ring, areas, found = self.ring, self.areas, memory_tier.held(self.ring)
         assert found is not None
         for number, block in self._left.items():
             if number >= 0:
                 areas.adopt(number, block, found.state.sequence if number == found.state.area else -1)
-        if pin is not None:
+        if pins is not None:
             blocks = [ring.block, *(block for number, block in self._left.items() if number >= 0)]
-            self._pinning = threading.Thread(target=_pin_all, args=(pin, blocks), name="everstep-pin", daemon=True)
+            self._pinning = threading.Thread(target=_pin_all, args=(pins, blocks), name="everstep-pin", daemon=True)
             self._pinning.start()
         self.tally.adopt(found.state.sequence, found.step, {entry.step: entry.sequence for entry in found.records})
         ring.say(words.W_MISSED, 0)
@@ -331,6 +328,6 @@ class Link:
             self.warn(f"no keeper: {failed} Steps are in memory only.")
 
 
-def _pin_all(pin: Pin, blocks: list[Block]) -> None:
+def _pin_all(pins: Pins, blocks: list[Block]) -> None:
     for block in blocks:
-        pin(block)
+        pins.pin(block)

@@ -71,6 +71,7 @@ def pin(address: int, nbytes: int) -> None:
         list(pool.map(lambda at: _touch(address + at, min(TOUCH_BYTES, nbytes - at)), parts))
     code = torch.cuda.cudart().cudaHostRegister(address, nbytes, 0)  # type: ignore[no-untyped-call]
     if int(code) != 0:
+        torch.cuda.cudart().cudaGetLastError()  # type: ignore[no-untyped-call] # ours: torch must not report it
         raise CudaFailed(f"{nbytes} bytes of host memory could not be pinned ({code}).")
 
 

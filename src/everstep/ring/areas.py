@@ -3,10 +3,18 @@
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from everstep.ring.ring import AREAS_MAX, Ring
 from everstep.store import memory
 from everstep.store.memory import Block
+
+
+class Pins(Protocol):
+    """Makes memory fit for a device's own copies; before it goes away it must be unpinned."""
+
+    def pin(self, block: Block) -> None: ...
+    def unpin(self, block: Block) -> None: ...
 
 
 @dataclass(slots=True)
@@ -25,10 +33,10 @@ class Areas:
     there is no area.
     """
 
-    def __init__(self, ring: Ring, share: Callable[[int, Block], None], pin: Callable[[Block], None] | None) -> None:
+    def __init__(self, ring: Ring, share: Callable[[int, Block], None], pins: Pins | None) -> None:
         self._ring = ring
         self._share = share
-        self._pin = pin
+        self._pins = pins
         self._held: dict[int, Area] = {}
         self._made: list[Area] = []
         self._maker: threading.Thread | None = None
@@ -75,7 +83,7 @@ class Areas:
         return True
 
     def _make(self, number: int, nbytes: int) -> Area | None:
-        if self._pin is None:
+        if self._pins is None:
             return self._use(Area(number, memory.create(f"state-{number}", max(nbytes, 1), present=False)))
         if self._maker is None or not self._maker.is_alive():
             self._maker = threading.Thread(
@@ -85,9 +93,9 @@ class Areas:
         return None
 
     def _bring_in(self, number: int, nbytes: int) -> None:
-        assert self._pin is not None
+        assert self._pins is not None
         block = memory.create(f"state-{number}", max(nbytes, 1), present=False)
-        self._pin(block)
+        self._pins.pin(block)
         self._made.append(Area(number, block))
 
     def _collect(self) -> None:
@@ -98,6 +106,8 @@ class Areas:
         old = self._held.get(area.number)
         if old is not None:
             self._emptied(old).block.close()
+            if self._pins is not None:
+                self._pins.unpin(old.block)
         self._share(area.number, area.block)
         self._held[area.number] = area
         return area

@@ -38,6 +38,11 @@ class Pen:
         return self._next
 
     @property
+    def begun(self) -> bool:
+        """Whether something was taken for the entry being written."""
+        return self._position != self._start
+
+    @property
     def used_bytes(self) -> int:
         self._collect()
         return self._position - self._tail()
