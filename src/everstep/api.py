@@ -123,6 +123,7 @@ class Run:
                 f"step {wanted} was not recorded (see run.health), {link.acknowledged} is acknowledged. The next "
                 "base closes the gap."
             )
+        recording.pay(timeout)
         if not link.wait(wanted, timeout):
             health = link.health
             raise NotAcknowledged(

@@ -12,9 +12,11 @@ import torch
 from everstep.capture import record, snapshot
 from everstep.capture.context import Context
 from everstep.capture.hooks import BUFFER_FULL, Hooks
+from everstep.capture.measure import measure
 from everstep.capture.mover import Mover, offsets
 from everstep.capture.proof import Proof
 from everstep.capture.roster import Model, Optimizers, Roster, call_the_roll
+from everstep.capture.snapshot import Camera, Picture
 from everstep.errors import EverstepError, Misuse
 from everstep.keeper.link import Link
 from everstep.keeper.pace import Pace
@@ -22,17 +24,15 @@ from everstep.ring import ring as rings
 from everstep.ring.areas import Area
 from everstep.ring.pen import Extent
 from everstep.ring.ring import REBASE, STATE, UPDATE, Ring
-from everstep.ring.size import Sizes, sizes
 from everstep.ring.watch import watch
 from everstep.settings import Settings
-from everstep.store import memory
 from everstep.types import Tensor
 
 GAP = "steps before it were not recorded"
 PIN_SECONDS = 600.0
+AREA_SPARE_BYTES = 1 << 20
 HEAD_BYTES = 64 << 10
-TENSOR_HEAD_BYTES = 400
-"""Room for what a record says of itself, and of each of its tensors."""
+"""Room for what a record says of itself."""
 
 
 @dataclass(slots=True)
@@ -58,9 +58,10 @@ class Recording:
             program.roster, mover, self._take, captures=settings.source == "gradient",
             rounds=settings.gradients == "bf16", about_to_step=self._confirm,
         )  # fmt: skip
+        self._camera = Camera()
         self._proof = Proof() if not self._hooks.exact else None
         self._unsettled: list[tuple[int, int]] = []
-        self._sizes = self._measure()
+        self._sizes = measure(program.roster, program.context, settings.buffer_bytes_max)
         self._gap = False
         self._owed = False
         self.step = self.recorded = -1
@@ -76,6 +77,8 @@ class Recording:
             while not self._state(step, to_disk=True):  # the log leads nowhere without it
                 self._link.areas.wait(PIN_SECONDS)
             self._link.poke()
+        if self._settings.source == "state":
+            self._link.areas.wait(PIN_SECONDS, all_of_them=True)
         self._program.context.forget()
         self._hooks.start()
         if changed or not held:
@@ -133,6 +136,13 @@ class Recording:
             self._confirm()
             self._link.poke()
 
+    def pay(self, seconds: float | None) -> None:
+        """A step that only a base can hold went to memory alone, because the disk was busy: now it gets its base."""
+        if self._owed and self._link.wait_for_base(seconds) and not self._unsettled:
+            self._state(self.step, to_disk=True, must=True)
+            self.finish()
+            self._link.poke()
+
     def close(self) -> None:
         """Let go of the training program; what is committed is whole when this returns."""
         try:
@@ -176,7 +186,7 @@ class Recording:
         if why in (GAP, BUFFER_FULL) and 2 * link.pen.used_bytes > link.ring.data_bytes:
             self._give_up(step, why)  # any sooner, and every step would cost a whole state
             return False
-        self._owed = not link.wait_for_base(self._stall)
+        self._owed = not link.wait_for_base(self._stall if link.areas.count == 1 else 0.0)
         if self._owed and link.areas.count == 1:
             self._give_up(step, why)
             return False
@@ -186,7 +196,7 @@ class Recording:
         self._hooks.say_all()
         piece = record.take_rebase(self._hooks, self._program.roster)
         self._vouch(link.put_record(REBASE, step, [piece], [], []), step)
-        if not self._state(step, to_disk=not self._owed):
+        if not self._state(step, to_disk=not self._owed, must=True):
             self._give_up(step, why)
             return False
         link.warn(f"step {step} is kept as a base: {why}", kind=why)
@@ -200,15 +210,15 @@ class Recording:
         if to_disk:
             piece = record.take_rebase(self._hooks, self._program.roster)
             self._vouch(self._link.put_record(REBASE, step, [piece], [], []), step)
-        if self._state(step, to_disk=to_disk):
+        if self._state(step, to_disk=to_disk, must=True):
             return True
         self._give_up(step, "no area was free")
         return False
 
-    def _state(self, step: int, *, to_disk: bool) -> bool:
-        """Copy the whole state as it is now. False when there is no room for it."""
-        picture = snapshot.take(self._program.roster, self._program.context)
-        area = self._area(picture.nbytes)
+    def _state(self, step: int, *, to_disk: bool, must: bool = False) -> bool:
+        """Copy the whole state as it is now. False when there is no room for it; what `must` be is waited for."""
+        picture = self._camera.take(self._program.roster, self._program.context)
+        area = self._area(picture.nbytes, must=must)
         pieces = picture.pieces({})
         nbytes = sum(len(memoryview(part)) for piece in pieces for part in piece)
         if area is None or not self._link.wait_for_room(nbytes + 4096, self._stall):
@@ -235,15 +245,15 @@ class Recording:
         self._mover.take("context", extent, described, places, tensors, brief=True)
         return [extent]
 
-    def _copy_state(self, area: Area, picture: snapshot.Picture) -> None:
+    def _copy_state(self, area: Area, picture: Picture) -> None:
         """The optimizer changes most of a state; the rest may change sooner."""
-        cut = len(picture.tensors) - picture.brief
-        self._mover.copy(area.block, picture.described[:cut], picture.places[:cut], picture.tensors[:cut])
+        fixed, block = picture.fixed, area.block
+        self._mover.copy(block, fixed.described, fixed.places, fixed.tensors)
         if picture.brief:
-            first = picture.places[cut]
-            part = Extent(first, 0, area.block.memory[first:], area.block.address + first)
-            places = [place - first for place in picture.places[cut:]]
-            self._mover.take("state", part, picture.described[cut:], places, picture.tensors[cut:], brief=True)
+            described = [told for told, _ in picture.brief]
+            part = Extent(fixed.nbytes, 0, block.memory[fixed.nbytes :], block.address + fixed.nbytes)
+            tensors = [tensor for _, tensor in picture.brief]
+            self._mover.take("state", part, described, offsets(described)[0], tensors, brief=True)
 
     def _vouch(self, sequence: int, step: int) -> None:
         """The entry is written. It counts once the device has copied, and nothing it read has changed meanwhile."""
@@ -291,22 +301,25 @@ class Recording:
             return None
         return self._link.pen.take(nbytes)
 
-    def _area(self, nbytes: int) -> Area | None:
-        if not self._link.ready(self._stall):
+    def _area(self, nbytes: int, *, must: bool) -> Area | None:
+        """A place for a state. One that is too small is made anew, with room to spare: that takes long."""
+        areas = self._link.areas
+        if not self._link.ready(self._stall if must else 0.0):
             return None
         self._link.settle()
-        measured = self._measure()
-        self._link.areas.count = max(self._link.areas.count, measured.areas)
-        wanted = max(nbytes, measured.state_bytes)
-        found = self._link.areas.free(wanted, self._link.tally.newest)
-        if found is None and self._link.areas.wait(self._stall):  # one was just being made
-            found = self._link.areas.free(wanted, self._link.tally.newest)
+        room = max(nbytes + nbytes // 64, self._sizes.state_bytes) + AREA_SPARE_BYTES
+        found = areas.free(nbytes, room, self._link.tally.newest)
+        if found is None and must and areas.wait(self._stall):  # one was just being made
+            found = areas.free(nbytes, room, self._link.tally.newest)
         return found
 
     def _memory_due(self) -> bool:
         """Whether memory needs a newer state, because the records since the last fill half the ring."""
         link = self._link
-        return link.areas.count > 1 and (link.tally.newest < 0 or 2 * link.pen.used_bytes > link.ring.data_bytes)
+        link.settle()
+        if link.areas.count == 1 or link.tally.filling:
+            return False
+        return link.tally.newest < 0 or 2 * link.pen.used_bytes > link.ring.data_bytes
 
     def _give_up(self, step: int, why: str) -> None:
         self._abandon()
@@ -319,17 +332,6 @@ class Recording:
 
     def _ring(self) -> Ring:
         return rings.create(self._sizes.ring_bytes, present=False)
-
-    def _measure(self) -> Sizes:
-        """Sizes for this program. Before the first step the optimizer's state is a guess."""
-        roster = self._program.roster
-        parameters = sum(parameter.nbytes for parameter in roster.parameters.values())
-        trained = sum(parameter.nbytes for parameter in roster.parameters.values() if parameter.requires_grad)
-        held = sum(tensor.nbytes for tensor in snapshot.optimizer_tensors(roster).values())
-        small = self._program.context.nbytes + HEAD_BYTES + TENSOR_HEAD_BYTES * len(roster.parameters)
-        state = parameters + (held or 2 * trained) + self._program.context.nbytes + 1024 * len(roster.parameters)
-        budget = self._settings.buffer_bytes_max
-        return sizes(trained + 2 * small, state, budget, memory.available_bytes())
 
     @property
     def _stall(self) -> float:

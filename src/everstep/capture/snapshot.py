@@ -26,37 +26,93 @@ from everstep.types import Bytes, Tensor, printed
 class Picture:
     """A whole state as it is now: its tensors, not copied yet, and all the rest, encoded."""
 
+    fixed: "Fixed"
+    content: base.Content
+    small: list[tuple[Tensor, bytes]]
+    brief: list[tuple[Tensor, torch.Tensor]]
+    """What changes before the optimizer's next step; its place is behind all others."""
+
+    @property
+    def nbytes(self) -> int:
+        return self.fixed.nbytes + offsets([told for told, _ in self.brief])[1]
+
+    def pieces(self, versions: dict[str, int]) -> list[list[Bytes]]:
+        """What the entry of this state says: table, description, small tensors."""
+        places = [self.fixed.nbytes + place for place in offsets([told for told, _ in self.brief])[0]]
+        more = [Placed(told, place) for (told, _), place in zip(self.brief, places, strict=True)]
+        said = Description(self.content, tuple(tensor for tensor, _ in self.small), versions)
+        table = self.fixed.table if not more else _joined(self.fixed.table, msgspec.json.encode(more))
+        return [[table], [msgspec.json.encode(said)], aligned(self.small)]
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """What of a picture stays as long as no tensor is added, replaced or resized: who they are, and where they go."""
+
+    signature: list[Any]
     tensors: list[torch.Tensor]
     described: list[Tensor]
     places: list[int]
     nbytes: int
-    content: base.Content
-    small: list[tuple[Tensor, bytes]]
-    brief: int
-    """How many of the tensors, the last ones, change before the optimizer's next step."""
-
-    def pieces(self, versions: dict[str, int]) -> list[list[Bytes]]:
-        """What the entry of this state says: table, description, small tensors."""
-        table = [Placed(tensor, place) for tensor, place in zip(self.described, self.places, strict=True)]
-        said = Description(self.content, tuple(tensor for tensor, _ in self.small), versions)
-        return [[msgspec.json.encode(table)], [msgspec.json.encode(said)], aligned(self.small)]
+    states: list[dict[str, Any]]
+    table: bytes
 
 
-def take(roster: Roster, context: Context) -> Picture:
-    """The whole state. Nothing large is copied: the caller does that, to where it has room."""
+class Camera:
+    """Takes pictures of one program again and again; what stays is looked at anew only when something is replaced."""
+
+    def __init__(self) -> None:
+        self._fixed: Fixed | None = None
+
+    def take(self, roster: Roster, context: Context) -> Picture:
+        """The whole state. Nothing large is copied: the caller does that, to where it has room."""
+        signature = _signature(roster)
+        if self._fixed is None or signature is None or self._fixed.signature != signature:
+            self._fixed = _fixed(roster, signature)
+        items = context.everything()
+        hyper = {key: _hyper(key, roster) for key in roster.optimizers}
+        optimizers = tuple(
+            base.OptimizerEntry(key, _kind(roster.optimizers[key]), hyper[key][0], state)
+            for key, state in zip(roster.optimizers, self._fixed.states, strict=True)
+        )
+        small = [blob for item in items.values() for blob in item.blobs]
+        small += [blob for _, blobs in hyper.values() for blob in blobs]
+        content = base.Content(
+            optimizers, dict(roster.aliases), roster.derived(), {name: item.tree for name, item in items.items()}, "",
+            "", versions(),
+        )  # fmt: skip
+        return Picture(self._fixed, content, small, [pair for item in items.values() for pair in item.far])
+
+
+def _signature(roster: Roster) -> list[Any] | None:
+    """What tells that something was replaced; None when only encoding everything would tell."""
+    found: list[Any] = [(id(parameter), parameter.shape) for parameter in roster.parameters.values()]
+    for optimizer in roster.optimizers.values():
+        for parameter, held in optimizer.state.items():
+            if not isinstance(held, dict):
+                return None
+            for name, value in held.items():
+                if isinstance(value, torch.Tensor):
+                    found.append((id(parameter), name, id(value), value.shape))
+                elif value is None or isinstance(value, int | float | str):
+                    found.append((id(parameter), name, value))
+                else:
+                    return None
+    return found
+
+
+def _fixed(roster: Roster, signature: list[Any] | None) -> Fixed:
     tensors: dict[str, torch.Tensor] = {f"model/{name}": parameter for name, parameter in roster.parameters.items()}
-    optimizers = tuple(_optimizer(key, roster, tensors) for key in roster.optimizers)
-    items = context.everything()
-    small = [blob for item in items.values() for blob in item.blobs] + [blob for _, more in optimizers for blob in more]
-    brief = {told.name: tensor for item in items.values() for told, tensor in item.far}
-    tensors |= brief
+    states = [_state(key, roster, tensors) for key in roster.optimizers]
     described = [describe(name, tensor) for name, tensor in tensors.items()]
     places, nbytes = offsets(described)
-    content = base.Content(
-        tuple(entry for entry, _ in optimizers), dict(roster.aliases), roster.derived(),
-        {name: item.tree for name, item in items.items()}, "", "", versions(),
-    )  # fmt: skip
-    return Picture(list(tensors.values()), described, places, nbytes, content, small, len(brief))
+    table = msgspec.json.encode([Placed(told, place) for told, place in zip(described, places, strict=True)])
+    return Fixed(signature or [], list(tensors.values()), described, places, nbytes, states, table)
+
+
+def _joined(one: bytes, two: bytes) -> bytes:
+    """Two JSON arrays as one."""
+    return one[:-1] + (b"," if len(one) > 2 else b"") + two[1:]
 
 
 @functools.cache
@@ -76,15 +132,29 @@ def optimizer_tensors(roster: Roster) -> dict[str, torch.Tensor]:
     """The optimizers' state tensors by the names a base gives them."""
     tensors: dict[str, torch.Tensor] = {}
     for key in roster.optimizers:
-        _optimizer(key, roster, tensors)
+        _state(key, roster, tensors)
     return tensors
 
 
-def _optimizer(
-    key: str, roster: Roster, tensors: dict[str, torch.Tensor]
-) -> tuple[base.OptimizerEntry, tuple[tuple[Tensor, bytes], ...]]:
-    """What a base says of one optimizer. Its state's tensors are added to `tensors`."""
-    optimizer, names = roster.optimizers[key], roster.name_of()
+def _kind(optimizer: torch.optim.Optimizer) -> str:
+    return f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
+
+
+def _hyper(key: str, roster: Roster) -> tuple[tuple[base.Group, ...], list[tuple[Tensor, bytes]]]:
+    """An optimizer's param groups: who is in them, and their hyper-parameters."""
+    names = roster.name_of()
+    groups: list[base.Group] = []
+    blobs: list[tuple[Tensor, bytes]] = []
+    for at, group in enumerate(roster.optimizers[key].param_groups):
+        hyper = encode(f"hyper/{key}/{at}", {name: value for name, value in group.items() if name != "params"})
+        groups.append(base.Group(tuple(names[id(parameter)] for parameter in group["params"]), hyper.tree))
+        blobs += hyper.blobs
+    return tuple(groups), blobs
+
+
+def _state(key: str, roster: Roster, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
+    """What a base says of an optimizer's state; its tensors are added to `tensors`."""
+    names = roster.name_of()
 
     def put(name: str, item: Any) -> bool:
         if isinstance(item, torch.Tensor):
@@ -92,15 +162,8 @@ def _optimizer(
             return True
         return False
 
-    groups: list[base.Group] = []
-    blobs: list[tuple[Tensor, bytes]] = []
-    for at, group in enumerate(optimizer.param_groups):
-        hyper = encode(f"hyper/{key}/{at}", {name: value for name, value in group.items() if name != "params"})
-        groups.append(base.Group(tuple(names[id(parameter)] for parameter in group["params"]), hyper.tree))
-        blobs += hyper.blobs
     state: dict[str, Any] = {}
-    for parameter, held in optimizer.state.items():
+    for parameter, held in roster.optimizers[key].state.items():
         name = names[id(parameter)] if isinstance(parameter, torch.Tensor) else f"#{parameter}"
         state[name] = tree.encode(dict(held) if isinstance(held, dict) else held, f"optimizer/{key}/{name}", put)
-    kind = f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
-    return base.OptimizerEntry(key, kind, tuple(groups), state), tuple(blobs)
+    return state

@@ -137,12 +137,12 @@ class Desk:
             if self.seat != seat:
                 return False
             self._settle()
-            if self._feed is not None:
-                self._feed.catch_up(self.linger_seconds)
         deadline = time.monotonic() + max(1.0, self.linger_seconds)
-        while self._keeper is not None and self.seat == seat and time.monotonic() < deadline:
-            if self._keeper.idle(0.1):
-                break
+        self._written(seat, deadline)
+        with self._lock:
+            if self.seat == seat and self._feed is not None:
+                self._feed.catch_up(0.0)
+        self._written(seat, deadline)
         with self._lock:
             if self.seat != seat:
                 return False
@@ -153,6 +153,12 @@ class Desk:
             self._let_go()  # so that another host may go on; the memory stays
             self.pid = 0
             return self._ring is not None
+
+    def _written(self, seat: int, deadline: float) -> None:
+        """Wait until the disk has what it was given, while nobody else sits here; not with the lock: one may come."""
+        while self._keeper is not None and self.seat == seat and time.monotonic() < deadline:
+            if self._keeper.idle(0.1):
+                return
 
     def forget(self) -> None:
         """Nobody came for the memory in time."""
@@ -204,6 +210,9 @@ class Desk:
         while head < ring.word(words.W_HEAD) and ring.whole(head):
             head += 1
         ring.say(words.W_HEAD, head)
+        for area in range(words.AREAS_MAX):
+            if ring.word(words.W_ASSIGNED + area) > head:
+                ring.say(words.W_DONE + area, ring.word(words.W_ASSIGNED + area))
 
     def _fence(self) -> None:
         if self._keeper is not None:

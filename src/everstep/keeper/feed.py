@@ -6,6 +6,7 @@ dropped here as one run of steps, and the disk gets bases only, one after the ot
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 
 from everstep.codec import body
@@ -20,6 +21,13 @@ from everstep.store.memory import Block
 
 TRY_AGAIN_SECONDS = 30.0
 """How long a disk that fell behind gets bases only."""
+UNKNOWN_DISK_BYTES_PER_S = 400e6
+"""What a disk is taken to write before one has been seen to."""
+SHARE = 0.7
+"""Records may take this part of what the disk can write."""
+RATE_RECORDS = 8
+LARGE_BYTES = 64 << 20
+"""Less than this in so many records, and the disk's cache takes it in passing."""
 
 
 class Feed:
@@ -34,6 +42,7 @@ class Feed:
         self._outstanding: dict[int, None] = {}
         self._gap = False
         self._bases_only_until = 0.0
+        self._arrivals: deque[tuple[float, int]] = deque(maxlen=RATE_RECORDS)
         ring.say(words.W_RELEASED, first)
 
     def pump(self) -> bool:
@@ -48,17 +57,16 @@ class Feed:
         return False
 
     def catch_up(self, seconds: float) -> None:
-        """Whatever memory holds and the disk was spared goes to the disk now, after the base that is being written."""
+        """Whatever memory holds and the disk was spared goes to the disk now, once it has what is on its way."""
         ring = self._ring
         memory = held(ring)
-        if memory is None or memory.step <= self._last:
+        if memory is None or not self._keeper.idle(seconds) or self._keeper.acknowledged >= memory.step:
             return
-        if memory.state.low != memory.state.step or not self._keeper.reserve_base(seconds):
+        if memory.state.low != memory.state.step:
             return  # parts of several steps: only a trainer can make one state of them
-        if memory.state.step > self._last:
-            ring.say(words.W_ASSIGNED + memory.state.area, memory.state.sequence + 1)
-            self._gap, self._bases_only_until = True, 0.0
-            self._write_state(memory.state)
+        ring.say(words.W_ASSIGNED + memory.state.area, memory.state.sequence + 1)
+        self._gap, self._bases_only_until = memory.state.step > self._last, 0.0
+        self._write_state(memory.state)
         for entry in memory.records:
             if entry.step > self._last:
                 self._write(entry, lambda: None)
@@ -70,14 +78,41 @@ class Feed:
     def _take(self, entry: Entry) -> None:
         with self._lock:
             self._outstanding[entry.sequence] = None
-        if entry.kind == STATE and self._ring.word(words.W_ASSIGNED + entry.area) == entry.sequence + 1:
+        assigned = entry.area >= 0 and self._ring.word(words.W_ASSIGNED + entry.area) == entry.sequence + 1
+        if entry.kind == STATE and assigned:
             self._write_state(entry)
+        elif assigned:  # it was given up after it had been assigned
+            self._ring.say(words.W_DONE + entry.area, entry.sequence + 1)
         elif entry.kind in (UPDATE, REBASE):
-            if not self._gap:
+            if not self._gap and not self._too_much(entry):
                 self._write(entry, lambda: self._done(entry.sequence))
                 return
             self._dropped(1)
         self._done(entry.sequence)
+
+    def _too_much(self, entry: Entry) -> bool:
+        """Whether records come faster than the disk takes them. A large record that is being written would block the
+        ring for many steps, so this is found out before, not when the ring is full."""
+        if self._ring.word(words.W_MEMORY) == 0:
+            return False
+        self._arrivals.append((time.monotonic(), sum(nbytes for _, nbytes in entry.extents)))
+        seconds = self._arrivals[-1][0] - self._arrivals[0][0]
+        nbytes = sum(nbytes for _, nbytes in list(self._arrivals)[1:])
+        if len(self._arrivals) < RATE_RECORDS // 2 or nbytes < LARGE_BYTES:
+            return False
+        rate = self._keeper.bytes_per_s or UNKNOWN_DISK_BYTES_PER_S
+        if nbytes <= SHARE * rate * seconds:
+            return False
+        self._spare_the_disk(entry.step)
+        return True
+
+    def _spare_the_disk(self, step: int) -> None:
+        self._gap, self._bases_only_until = True, time.monotonic() + TRY_AGAIN_SECONDS
+        self._arrivals.clear()
+        self._keeper.warn(
+            f"the disk takes less than training gives: steps from {step} on are in memory, and on disk as bases",
+            kind="dropped",
+        )
 
     def _write(self, entry: Entry, done: Callable[[], None]) -> None:
         pieces = self._ring.pieces(entry)
@@ -114,14 +149,9 @@ class Feed:
         if ring.read(self._next - 1).end - ring.read(first).start <= ring.data_bytes // 2:
             return
         steps = self._keeper.drop()
-        if not steps:
-            return
-        self._gap, self._bases_only_until = True, time.monotonic() + TRY_AGAIN_SECONDS
-        self._dropped(len(steps))
-        self._keeper.warn(
-            f"the disk takes less than training gives: steps from {steps[0]} on are in memory, and on disk as bases",
-            kind="dropped",
-        )
+        if steps:
+            self._dropped(len(steps))
+            self._spare_the_disk(steps[0])
 
     def _dropped(self, steps: int) -> None:
         self._ring.say(words.W_DROPPED, self._ring.word(words.W_DROPPED) + steps)

@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import logging
 import threading
+import time
 from collections.abc import Callable
 from typing import Literal
 
@@ -49,6 +50,7 @@ class Keeper:
         self._written: tuple[Snapshot, BaseEntry] | None = None
         self._threads: list[threading.Thread] = []
         self._hashes = False
+        self._rate = 0.0
         self._said: set[str] = set()
 
     def start(self, step: int, *, based: bool, before: int = -1) -> None:
@@ -146,6 +148,10 @@ class Keeper:
         with self._changed:
             shared, acknowledged = self._shared, self._frontier.acknowledged
             return shared.health(acknowledged)
+
+    @property
+    def bytes_per_s(self) -> float:
+        return self._rate
 
     def glance(self) -> tuple[State, int, int]:
         """State, acknowledged step and bases written: what is looked at after every step."""
@@ -296,7 +302,9 @@ class Keeper:
 
     def _write_base(self, snapshot: Snapshot) -> None:
         if self._written is None or self._written[0] is not snapshot:
+            began = time.monotonic()
             self._written = (snapshot, snapshot.write(self._disk, self._book))
+            self._rate = self._written[1].nbytes / max(time.monotonic() - began, 1e-6)
         entry = self._written[1]  # not written again: a manifest that failed to be published may name it all the same
         self._book.change(lambda manifest: msgspec.structs.replace(manifest, bases=(*manifest.bases, entry)))
         with self._changed:

@@ -242,7 +242,7 @@ class Link:
         """Whether the keeper still writes the base before."""
         return any(self.ring.busy(number) for number in range(words.AREAS_MAX))
 
-    def wait_for_base(self, seconds: float) -> bool:
+    def wait_for_base(self, seconds: float | None) -> bool:
         return watch(lambda: not self.base_in_hand or self.state != "ok", seconds) and not self.base_in_hand
 
     def refuse_if_fenced(self) -> None:

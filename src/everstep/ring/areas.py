@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from everstep.ring.ring import AREAS_MAX, Ring
+from everstep.ring.watch import watch
 from everstep.store import memory
 from everstep.store.memory import Block
 
@@ -46,8 +47,9 @@ class Areas:
         """An area that a trainer before us made."""
         self._held[number] = Area(number, block, sequence)
 
-    def free(self, nbytes: int, newest: int) -> Area | None:
-        """An area of at least this size that neither holds the newest state (entry `newest`) nor is read by the keeper.
+    def free(self, nbytes: int, room: int, newest: int) -> Area | None:
+        """An area of at least this size that nobody needs: not the newest state (entry `newest`), nor one that is still
+        being filled, nor one that the keeper reads. If one has to be made it gets `room`.
 
         With one area only, the newest state makes way.
         """
@@ -55,15 +57,15 @@ class Areas:
         usable = [
             area
             for area in self._held.values()
-            if not self._ring.busy(area.number) and (self.count == 1 or area.sequence < 0 or area.sequence != newest)
+            if not self._ring.busy(area.number) and (self.count == 1 or area.sequence < newest or area.sequence < 0)
         ]
         fitting = [area for area in usable if area.block.nbytes >= nbytes]
         if fitting:
             return self._emptied(min(fitting, key=lambda area: area.sequence))
         if usable:  # too small: make it anew
-            return self._make(usable[0].number, nbytes)
+            return self._make(usable[0].number, room)
         if len(self._held) < self.count:
-            return self._make(min(set(range(AREAS_MAX)) - set(self._held)), nbytes)
+            return self._make(min(set(range(AREAS_MAX)) - set(self._held)), room)
         return None
 
     def __getitem__(self, number: int) -> Area:
@@ -73,34 +75,38 @@ class Areas:
     def numbers(self) -> list[int]:
         return sorted(self._held)
 
-    def wait(self, seconds: float) -> bool:
-        """Whether no area is being made any more, after at most `seconds`."""
-        if self._maker is not None:
-            self._maker.join(seconds)
-            if self._maker.is_alive():
-                return False
+    def wait(self, seconds: float, *, all_of_them: bool = False) -> bool:
+        """Whether an area has been made, or all of them, after at most `seconds`."""
+        maker = self._maker
+        if maker is None:
+            return False
+        watch(lambda: not maker.is_alive() or (bool(self._made) and not all_of_them), seconds)
+        made = bool(self._made)
         self._collect()
-        return True
+        return made
 
     def _make(self, number: int, nbytes: int) -> Area | None:
+        """The area; where it takes long, a thread makes it, and all that are still missing with it."""
         if self._pins is None:
             return self._use(Area(number, memory.create(f"state-{number}", max(nbytes, 1), present=False)))
         if self._maker is None or not self._maker.is_alive():
+            missing = sorted(set(range(self.count)) - set(self._held) - {number})
             self._maker = threading.Thread(
-                target=self._bring_in, args=(number, nbytes), name="everstep-area", daemon=True
+                target=self._bring_in, args=([number, *missing], nbytes), name="everstep-area", daemon=True
             )
             self._maker.start()
         return None
 
-    def _bring_in(self, number: int, nbytes: int) -> None:
+    def _bring_in(self, numbers: list[int], nbytes: int) -> None:
         assert self._pins is not None
-        block = memory.create(f"state-{number}", max(nbytes, 1), present=False)
-        self._pins.pin(block)
-        self._made.append(Area(number, block))
+        for number in numbers:
+            block = memory.create(f"state-{number}", max(nbytes, 1), present=False)
+            self._pins.pin(block)
+            self._made.append(Area(number, block))
 
     def _collect(self) -> None:
-        while self._made and (self._maker is None or not self._maker.is_alive()):
-            self._use(self._made.pop())
+        while self._made:
+            self._use(self._made.pop(0))
 
     def _use(self, area: Area) -> Area:
         old = self._held.get(area.number)

@@ -27,6 +27,11 @@ class Tally:
     def void(self, sequence: int) -> None:
         self._pending = deque(entry for entry in self._pending if entry[0] != sequence)
 
+    @property
+    def filling(self) -> bool:
+        """Whether a state is on its way."""
+        return any(kind == STATE for _, kind, _, _ in self._pending)
+
     def look(self, *, keeps: bool) -> int:
         """The newest step that memory holds. What it needs is kept in the ring, if it `keeps` anything at all."""
         ring = self._pen.ring

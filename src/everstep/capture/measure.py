@@ -1,0 +1,20 @@
+"""How much memory a program's steps and states need. Before the first step the optimizer's state is a guess."""
+
+from everstep.capture import snapshot
+from everstep.capture.context import Context
+from everstep.capture.roster import Roster
+from everstep.ring.size import Sizes, sizes
+from everstep.store.memory import available_bytes
+
+HEAD_BYTES = 64 << 10
+TENSOR_HEAD_BYTES = 400
+"""What a record says of itself, and of each of its tensors."""
+
+
+def measure(roster: Roster, context: Context, buffer_bytes_max: int | None) -> Sizes:
+    parameters = sum(parameter.nbytes for parameter in roster.parameters.values())
+    trained = sum(parameter.nbytes for parameter in roster.parameters.values() if parameter.requires_grad)
+    held = sum(tensor.nbytes for tensor in snapshot.optimizer_tensors(roster).values())
+    small = context.nbytes + HEAD_BYTES + TENSOR_HEAD_BYTES * len(roster.parameters)
+    state = parameters + (held or 2 * trained) + context.nbytes + 1024 * len(roster.parameters)
+    return sizes(trained + 2 * small, state, buffer_bytes_max, available_bytes())
