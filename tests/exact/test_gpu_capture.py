@@ -15,7 +15,11 @@ import everstep
 from everstep.capture.freshness import Freshness
 from tests.exact.test_gpu import bits
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    pytest.mark.filterwarnings("ignore:TensorFloat32"),
+]
 STEPS = 14
 Loop = Callable[["Program", int], None]
 
@@ -37,7 +41,8 @@ class Program:
 
     def bits(self) -> dict[str, Any]:
         found = bits(self.model, self.optimizer)
-        return found | {name: b.detach().cpu().numpy().tobytes() for name, b in self.model.named_buffers()}
+        buffers = {name: b.detach().cpu().reshape(-1).view(torch.uint8) for name, b in self.model.named_buffers()}
+        return found | {name: data.numpy().tobytes() for name, data in buffers.items()}
 
 
 def plain(program: Program, _step: int) -> None:

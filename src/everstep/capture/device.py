@@ -34,6 +34,7 @@ class DeviceMover:
         self._copying = False
 
     def pin(self, block: Block) -> None:
+        torch.cuda.set_device(self._device)  # threads that pin have no context of their own yet
         driver.pin(block.address, block.nbytes)
         self._pinned.append(block.address)
 

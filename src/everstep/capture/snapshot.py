@@ -56,6 +56,7 @@ class Fixed:
     nbytes: int
     states: list[dict[str, Any]]
     table: bytes
+    far: tuple[str, ...]
 
 
 class Camera:
@@ -79,7 +80,7 @@ class Camera:
         small += [blob for _, blobs in hyper.values() for blob in blobs]
         content = base.Content(
             optimizers, dict(roster.aliases), roster.derived(), {name: item.tree for name, item in items.items()}, "",
-            "", versions(),
+            "", versions(), self._fixed.far,
         )  # fmt: skip
         return Picture(self._fixed, content, small, [pair for item in items.values() for pair in item.far])
 
@@ -107,7 +108,8 @@ def _fixed(roster: Roster, signature: list[Any] | None) -> Fixed:
     described = [describe(name, tensor) for name, tensor in tensors.items()]
     places, nbytes = offsets(described)
     table = msgspec.json.encode([Placed(told, place) for told, place in zip(described, places, strict=True)])
-    return Fixed(signature or [], list(tensors.values()), described, places, nbytes, states, table)
+    far = tuple(name for name, tensor in tensors.items() if tensor.dim() == 0 and tensor.device.type != "cpu")
+    return Fixed(signature or [], list(tensors.values()), described, places, nbytes, states, table, far)
 
 
 def _joined(one: bytes, two: bytes) -> bytes:

@@ -182,6 +182,7 @@ class Link:
 
     def void(self, sequence: int) -> None:
         """Give up an entry that was begun."""
+        self.areas.emptied(sequence)
         self.pen.void(sequence)
         self.tally.void(sequence)
 

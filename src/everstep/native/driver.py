@@ -1,4 +1,4 @@
-"""Three calls of the CUDA driver that torch does not offer: many copies at once, a word after them, pages that stay.
+"""Calls of the CUDA driver that torch does not offer: many copies at once, a word after them, pages that stay.
 
 The word is written by the stream itself, behind a fence: who reads it in host memory sees every copy queued before it.
 """
@@ -9,12 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
-import torch
-
 MADV_POPULATE_WRITE = 23
 TOUCH_BYTES = 256 << 20
 TOUCH_THREADS = 8
 SOURCE_ORDER_STREAM = 1
+ALREADY_REGISTERED = 712
 
 
 class CudaFailed(RuntimeError):
@@ -69,14 +68,17 @@ def pin(address: int, nbytes: int) -> None:
     parts = range(0, nbytes, TOUCH_BYTES)
     with ThreadPoolExecutor(TOUCH_THREADS) as pool:
         list(pool.map(lambda at: _touch(address + at, min(TOUCH_BYTES, nbytes - at)), parts))
-    code = torch.cuda.cudart().cudaHostRegister(address, nbytes, 0)  # type: ignore[no-untyped-call]
-    if int(code) != 0:
-        torch.cuda.cudart().cudaGetLastError()  # type: ignore[no-untyped-call] # ours: torch must not report it
-        raise CudaFailed(f"{nbytes} bytes of host memory could not be pinned ({code}).")
+    driver, where = _driver(), ctypes.c_void_p(address)
+    code = driver.cuMemHostRegister_v2(where, ctypes.c_size_t(nbytes), ctypes.c_uint(0))
+    if code == ALREADY_REGISTERED:  # memory that went away without being unpinned lay here
+        driver.cuMemHostUnregister(where)
+        code = driver.cuMemHostRegister_v2(where, ctypes.c_size_t(nbytes), ctypes.c_uint(0))
+    if code:
+        raise CudaFailed(f"{nbytes} bytes of host memory could not be pinned (CUDA error {code}).")
 
 
 def unpin(address: int) -> None:
-    torch.cuda.cudart().cudaHostUnregister(address)  # type: ignore[no-untyped-call]
+    _driver().cuMemHostUnregister(ctypes.c_void_p(address))
 
 
 def _touch(address: int, nbytes: int) -> None:

@@ -33,7 +33,10 @@ def place_base(index: Index, tensors: Mapping[str, torch.Tensor], roster: Roster
             elif name in roster.parameters and _same_shape(tensors.get(f"model/{name}"), roster.parameters[name]):
                 parameter = roster.parameters[name]
                 _check(entry.kind, name, decoded, parameter)
-                optimizer.state[parameter] = {key: _beside(value, parameter) for key, value in decoded.items()}
+                far = {key for key in decoded if f"optimizer/{entry.key}/{name}/{key}" in index.content.far}
+                optimizer.state[parameter] = {
+                    key: _beside(value, parameter, far=key in far) for key, value in decoded.items()
+                }
 
 
 def place_hyper(index: Index, tensors: Mapping[str, torch.Tensor], roster: Roster) -> None:
@@ -90,13 +93,13 @@ def place_groups(groups: list[dict[str, Any]], optimizer: torch.optim.Optimizer)
                 group[name] = value.clone() if isinstance(value, torch.Tensor) else value
 
 
-def _beside(value: Any, parameter: torch.Tensor) -> Any:
+def _beside(value: Any, parameter: torch.Tensor, *, far: bool = False) -> Any:
     """A piece of optimizer state where the optimizer would have made it: same device, and same strides as its
     parameter, because fused kernels walk both in memory order."""
     if not isinstance(value, torch.Tensor):
         return value
     if value.shape == parameter.shape and value.dim():
         return torch.empty_like(parameter, dtype=value.dtype, requires_grad=False).copy_(value)
-    if value.dim() == 0:
+    if value.dim() == 0 and not far:
         return value.clone()  # step counters live on the host unless the optimizer is capturable or fused on a GPU
     return value.to(parameter.device, copy=True)

@@ -75,6 +75,12 @@ class Areas:
     def numbers(self) -> list[int]:
         return sorted(self._held)
 
+    def emptied(self, sequence: int) -> None:
+        """The state of this entry was given up: its area is free."""
+        for area in self._held.values():
+            if area.sequence == sequence:
+                area.sequence = -1
+
     def wait(self, seconds: float, *, all_of_them: bool = False) -> bool:
         """Whether an area has been made, or all of them, after at most `seconds`."""
         maker = self._maker

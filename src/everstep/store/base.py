@@ -44,8 +44,8 @@ class OptimizerEntry(msgspec.Struct, frozen=True):
     state: dict[str, Any]
 
 
-class Content(msgspec.Struct, frozen=True):
-    """What a base says besides its tensors."""
+class Content(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a base says besides its tensors. `far`: scalars of optimizer state that lay in device memory."""
 
     optimizers: tuple[OptimizerEntry, ...]
     aliases: dict[str, str]
@@ -54,6 +54,7 @@ class Content(msgspec.Struct, frozen=True):
     parameters: str
     state: str
     versions: dict[str, str]
+    far: tuple[str, ...] = ()
 
 
 class Index(msgspec.Struct, frozen=True):
