@@ -15,7 +15,8 @@ class LateMover:
 
     lasting = False
 
-    def __init__(self) -> None:
+    def __init__(self, bus_bytes_per_s: float | None = None) -> None:
+        self.bus_bytes_per_s = bus_bytes_per_s
         self._now = HostMover()
         self._queue: list[Callable[[], None]] = []
         self.pinned: list[int] = []

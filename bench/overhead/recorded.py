@@ -81,7 +81,7 @@ def record(program: Program, source: str, plan: Plan, home: Path) -> Recorded:
             taken_bytes() - taken,
             health.not_recorded - at_first.not_recorded,
             health.dropped - at_first.dropped,
-            None if predicted is None else 100 * predicted.overhead,
+            None if predicted is None else 100 * predicted,
         )
     finally:
         close(run)
@@ -89,15 +89,16 @@ def record(program: Program, source: str, plan: Plan, home: Path) -> Recorded:
 
 
 def settings(source: str, program: Program) -> everstep.Settings:
-    """Room for three states and five gradients: the parts of the default with a shorter ring, because registering
-    memory takes a second per gigabyte or so, and a long ring would hide a slow disk from so short a block."""
+    """Room for three states and twelve gradients, or for four states: the parts of the default with a shorter ring,
+    because pinning memory takes a second per four gigabytes."""
     kind, _, precision = source.partition(" ")
-    wanted = 3 * program.bytes_of("state") + 5 * program.bytes_of("gradient fp32")
+    states, gradients = (4, 0) if kind == "state" else (3, 12)
+    wanted = states * int(1.03 * program.bytes_of("state")) + gradients * program.bytes_of(source) + 2 * GIB // 4
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return everstep.Settings(
         source=kind,
         gradients="bf16" if precision == "bf16" else "exact",
-        buffer_bytes_max=min(max(wanted, GIB), int(0.55 * memory)),
+        buffer_bytes_max=min(max(wanted, GIB), int(0.65 * memory)),
     )
 
 

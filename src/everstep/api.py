@@ -17,7 +17,8 @@ from everstep.errors import Damaged, EverstepError, Misuse, NotAcknowledged, Rep
 from everstep.keeper.health import Health
 from everstep.keeper.link import Link
 from everstep.log.inventory import survey
-from everstep.recording import Program, Recording
+from everstep.recording.program import Program
+from everstep.recording.recording import Recording
 from everstep.recover import choose
 from everstep.recover.ledger import Ledger
 from everstep.recover.onto import onto_program
@@ -137,6 +138,11 @@ class Run:
         """How far the run is safe and what stands in its way."""
         self._running()
         return self._link.health
+
+    @property
+    def predicted(self) -> float | None:
+        """What the schedule expects capture to cost, as a part of the training step; None where nothing is planned."""
+        return self._running().predicted
 
     @property
     def ledger(self) -> Ledger | None:

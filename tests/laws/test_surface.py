@@ -13,7 +13,7 @@ SETTINGS = [
     "replay_seconds_max", "retain_bytes_max", "digest_every", "unmatched", "linger_seconds", "take_over",
 ]  # fmt: skip
 NAMES = ["Loader", "Restored", "Run", "Settings", "__version__", "errors", "open", "restore"]
-RUN = {"resume", "commit", "acknowledged", "wait", "health", "ledger", "close"}
+RUN = {"resume", "commit", "acknowledged", "wait", "health", "predicted", "ledger", "close"}
 ERRORS = {
     "EverstepError", "NotARun", "UnknownFormat", "RunInUse", "Fenced", "Damaged", "StepNotHeld", "Mismatch",
     "ReplayDiffers", "CannotReplay", "Unsupported", "Misuse", "StoreFailed", "NotAcknowledged",

@@ -5,17 +5,20 @@ on the device, not in Python. Gradients are read in place where nobody writes to
 on the device first, in training's own order.
 """
 
+import time
 from collections.abc import Sequence
 
 import torch
 
 from everstep.capture.freshness import Freshness
-from everstep.capture.mover import HostMover, Target, Tensors, fill_gaps
+from everstep.capture.mover import HostMover, Target, Tensors, fill_gaps, offsets
 from everstep.capture.tensors import in_order
 from everstep.native import driver, gpu
 from everstep.ring.ring import E_DEVICE, Ring
 from everstep.store.memory import Block
-from everstep.types import Tensor, padded
+from everstep.types import Tensor
+
+PROBE_BYTES = 64 << 20
 
 
 class DeviceMover:
@@ -32,6 +35,7 @@ class DeviceMover:
         self._read: set[str] = set()
         self._pinned: list[int] = []
         self._copying = False
+        self.bus_bytes_per_s: float | None = _measured(device)
 
     def pin(self, block: Block) -> None:
         torch.cuda.set_device(self._device)  # threads that pin have no context of their own yet
@@ -76,9 +80,10 @@ class DeviceMover:
         if not tensors:
             return
         sizes = [told.nbytes for told in described]
+        packed, nbytes = offsets(described)
         if any(round_to):
-            flat = torch.empty((places[-1] + padded(sizes[-1])) // 2, dtype=torch.bfloat16, device=self._device)
-            gpu.round_pack(tensors, flat, [place // 2 for place in places], self._table(what))
+            flat = torch.empty(nbytes // 2, dtype=torch.bfloat16, device=self._device)
+            gpu.round_pack(tensors, flat, [place // 2 for place in packed], self._table(what))
         elif not brief and self._direct(what, tensors):
             self._queue([target.address + place for place in places], [t.data_ptr() for t in tensors], sizes)
             for tensor in tensors:
@@ -86,11 +91,12 @@ class DeviceMover:
             fill_gaps(target.memory, described, places)
             return
         else:
-            flat = torch.empty(places[-1] + padded(sizes[-1]), dtype=torch.uint8, device=self._device)
-            gpu.pack(tensors, flat, places, self._table(what))
-        first = flat.data_ptr()
-        spans = joined(places, sizes)
-        self._queue([target.address + at for at, _ in spans], [first + at for at, _ in spans], [n for _, n in spans])
+            flat = torch.empty(nbytes, dtype=torch.uint8, device=self._device)
+            gpu.pack(tensors, flat, packed, self._table(what))
+        spans = joined(
+            [(target.address + to, flat.data_ptr() + at) for to, at in zip(places, packed, strict=True)], sizes
+        )
+        self._queue([to for to, _, _ in spans], [at for _, at, _ in spans], [count for _, _, count in spans])
         flat.record_stream(self._stream)
         fill_gaps(target.memory, described, places)
 
@@ -130,12 +136,26 @@ class DeviceMover:
         driver.copy_to_host(targets, sources, sizes, self._stream.cuda_stream)
 
 
-def joined(places: Sequence[int], sizes: Sequence[int]) -> list[tuple[int, int]]:
-    """The spans that the tensors fill, as (place, length), neighbours joined."""
-    spans: list[tuple[int, int]] = []
-    for place, nbytes in zip(places, sizes, strict=True):
-        if spans and sum(spans[-1]) == place:
-            spans[-1] = (spans[-1][0], spans[-1][1] + nbytes)
+def _measured(device: torch.device) -> float:
+    """Bytes per second from this device to pinned host memory."""
+    source = torch.empty(PROBE_BYTES, dtype=torch.uint8, device=device)
+    target = torch.empty(PROBE_BYTES, dtype=torch.uint8, pin_memory=True)
+    seconds = []
+    for _ in range(3):
+        torch.cuda.synchronize(device)
+        began = time.perf_counter()
+        target.copy_(source, non_blocking=True)
+        torch.cuda.synchronize(device)
+        seconds.append(time.perf_counter() - began)
+    return PROBE_BYTES / min(seconds)
+
+
+def joined(ways: Sequence[tuple[int, int]], sizes: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Copies as (target, source, length); those that follow each other on both sides are one."""
+    spans: list[tuple[int, int, int]] = []
+    for (target, source), nbytes in zip(ways, sizes, strict=True):
+        if spans and (spans[-1][0] + spans[-1][2], spans[-1][1] + spans[-1][2]) == (target, source):
+            spans[-1] = (*spans[-1][:2], spans[-1][2] + nbytes)
         elif nbytes:
-            spans.append((place, nbytes))
+            spans.append((target, source, nbytes))
     return spans

@@ -4,17 +4,22 @@ from everstep.capture import snapshot
 from everstep.capture.context import Context
 from everstep.capture.roster import Roster
 from everstep.ring.size import Sizes, sizes
+from everstep.settings import Settings
 from everstep.store.memory import available_bytes
 
 HEAD_BYTES = 64 << 10
 TENSOR_HEAD_BYTES = 400
 """What a record says of itself, and of each of its tensors."""
+AREAS = {"gradient": 3, "state": 4}
+"""One holds the newest state, one is filled, one is read by the disk; at every step, one more is on its way."""
 
 
-def measure(roster: Roster, context: Context, buffer_bytes_max: int | None) -> Sizes:
+def measure(roster: Roster, context: Context, settings: Settings) -> Sizes:
+    """Room for records and states, for this program and these settings."""
     parameters = sum(parameter.nbytes for parameter in roster.parameters.values())
     trained = sum(parameter.nbytes for parameter in roster.parameters.values() if parameter.requires_grad)
     held = sum(tensor.nbytes for tensor in snapshot.optimizer_tensors(roster).values())
     small = context.nbytes + HEAD_BYTES + TENSOR_HEAD_BYTES * len(roster.parameters)
     state = parameters + (held or 2 * trained) + context.nbytes + 1024 * len(roster.parameters)
-    return sizes(trained + 2 * small, state, buffer_bytes_max, available_bytes())
+    record = 2 * small + (0 if settings.source == "state" else trained // (2 if settings.gradients == "bf16" else 1))
+    return sizes(record, state, settings.buffer_bytes_max, available_bytes(), areas=AREAS[settings.source])

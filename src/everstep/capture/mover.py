@@ -30,6 +30,10 @@ class Mover(Protocol):
     def lasting(self) -> bool:
         """Whether everything is copied when a call returns: then nothing has to be confirmed later."""
 
+    @property
+    def bus_bytes_per_s(self) -> float | None:
+        """How fast copies are that training does not wait for; None where it does."""
+
     def pin(self, block: Block) -> None:
         """Make the block fit for the device's own copies."""
 
@@ -65,6 +69,7 @@ class HostMover:
     """`Mover` for tensors in host memory, and for all others where nobody is in a hurry: copied when this returns."""
 
     lasting = True
+    bus_bytes_per_s = None
 
     def pin(self, block: Block) -> None:
         pass

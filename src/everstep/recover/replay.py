@@ -43,6 +43,8 @@ class Replay:
         itself; a digest decides in the end."""
         for at, update in enumerate(record.head.updates):
             self._update(at, update, record, {name for name, version in versions.items() if version < step})
+        self._settle()
+        self._end_groups(record)
 
     def run(self, records: Iterable[tuple[int, body.Body]], folded: Folded) -> None:
         """Apply the records; check every digest they carry where it is cheap, and the last one always."""
@@ -52,8 +54,7 @@ class Replay:
                 self._prove(step - 1, *record.head.before)
             for at, update in enumerate(record.head.updates):
                 self._update(at, update, record)
-            for key, groups in record.head.groups.items():
-                place_groups(tree.decode(groups, _blobs(record).__getitem__), self._optimizer(key))
+            self._end_groups(record)
             if record.head.context:
                 blobs = _blobs(record)
                 folded.update((name, (item, blobs, step)) for name, item in record.head.context.items())
@@ -94,6 +95,11 @@ class Replay:
         self._settle()
         self._step(optimizer, update, gradients, record)
         self.by_torch += 1
+
+    def _end_groups(self, record: body.Body) -> None:
+        """Hyper-parameters as the step left them."""
+        for key, groups in record.head.groups.items():
+            place_groups(tree.decode(groups, _blobs(record).__getitem__), self._optimizer(key))
 
     def _unrounded(self, name: str, gradient: torch.Tensor) -> torch.Tensor:
         """A gradient that was rounded before the optimizer consumed it, as the optimizer consumed it."""

@@ -10,6 +10,9 @@ from everstep.ring.watch import watch
 from everstep.store import memory
 from everstep.store.memory import Block
 
+TAKEN = 1 << 62
+"""In place of an entry's number: the area is being filled over several steps."""
+
 
 class Pins(Protocol):
     """Makes memory fit for a device's own copies; before it goes away it must be unpinned."""

@@ -20,17 +20,17 @@ class Sizes:
     state_bytes: int
 
 
-def sizes(record_bytes: int, state_bytes: int, budget: int | None, free: int) -> Sizes:
-    """Three areas and a ring of sixteen records if they fit, else two and at least four, else a ring alone.
+def sizes(record_bytes: int, state_bytes: int, budget: int | None, free: int, *, areas: int = 3) -> Sizes:
+    """So many areas and a ring of sixteen records if they fit, else fewer and at least four, else a ring alone.
 
-    Three: one holds the newest state, one is filled, one is read by the disk. With two, the next state waits for the
-    disk. The ring never gets less than two and a half records: one is written while one is taken.
+    With two areas, the next state waits for the disk. The ring never gets less than two and a half records: one is
+    written while one is taken.
     """
     limit = free // SHARE if budget is None else budget
     least = max(5 * record_bytes // 2, MIB // 16)
     wanted = max(RECORDS_WANTED * record_bytes, RING_BYTES_MIN)
-    for areas in (3, 2):
-        rest = limit - areas * state_bytes
+    for count in range(areas, 1, -1):
+        rest = limit - count * state_bytes
         if rest >= max(RECORDS_MIN * record_bytes, least):
-            return Sizes(max(min(wanted, rest), least), areas, state_bytes)
+            return Sizes(max(min(wanted, rest), least), count, state_bytes)
     return Sizes(max(min(wanted, limit), least), 1, state_bytes)

@@ -5,44 +5,29 @@ need not replay far, and instead of it where a record cannot hold the step.
 """
 
 import time
-from dataclasses import dataclass
 
 import torch
 
 from everstep.capture import record, snapshot
-from everstep.capture.context import Context
 from everstep.capture.hooks import BUFFER_FULL, Hooks
-from everstep.capture.measure import measure
 from everstep.capture.mover import Mover, offsets
 from everstep.capture.proof import Proof
-from everstep.capture.roster import Model, Optimizers, Roster, call_the_roll
-from everstep.capture.snapshot import Camera, Picture
 from everstep.errors import EverstepError, Misuse
 from everstep.keeper.link import Link
 from everstep.keeper.pace import Pace
+from everstep.recording.program import Program
+from everstep.recording.states import States
 from everstep.ring import ring as rings
-from everstep.ring.areas import Area
 from everstep.ring.pen import Extent
-from everstep.ring.ring import REBASE, STATE, UPDATE, Ring
+from everstep.ring.ring import REBASE, STATE, UPDATE
 from everstep.ring.watch import watch
 from everstep.settings import Settings
 from everstep.types import Tensor
 
 GAP = "steps before it were not recorded"
 PIN_SECONDS = 600.0
-AREA_SPARE_BYTES = 1 << 20
 HEAD_BYTES = 64 << 10
 """Room for what a record says of itself."""
-
-
-@dataclass(slots=True)
-class Program:
-    """What is trained, and its names as they are now."""
-
-    model: Model
-    optimizer: Optimizers
-    roster: Roster
-    context: Context
 
 
 class Recording:
@@ -58,10 +43,10 @@ class Recording:
             program.roster, mover, self._take, captures=settings.source == "gradient",
             rounds=settings.gradients == "bf16", about_to_step=self._confirm,
         )  # fmt: skip
-        self._camera = Camera()
+        self._states = States(link, program, settings, mover, self._vouch)
         self._proof = Proof() if not self._hooks.exact else None
         self._unsettled: list[tuple[int, int]] = []
-        self._sizes = measure(program.roster, program.context, settings.buffer_bytes_max)
+        self._awaited = -1
         self._gap = False
         self._owed = False
         self.step = self.recorded = -1
@@ -71,8 +56,8 @@ class Recording:
         """Go on after `step`. `changed` says why the next step cannot follow from the records before it."""
         self.step = self.recorded = step
         pins = None if self._mover.lasting else self._mover
-        held = self._link.begin(step, epoch, memory=memory, ring=self._ring, pins=pins)
-        self._link.areas.count = self._sizes.areas
+        held = self._link.begin(step, epoch, memory=memory, ring=self._states.ring, pins=pins)
+        self._link.areas.count = self._states.areas
         if epoch is None and not memory:
             while not self._state(step, to_disk=True):  # the log leads nowhere without it
                 self._link.areas.wait(PIN_SECONDS)
@@ -92,20 +77,18 @@ class Recording:
         """Hand over the step just taken."""
         link, hooks = self._link, self._hooks
         link.refuse_if_fenced()
-        for sequence in set(link.pen.unsaid) - {known for known, _ in self._unsettled}:
+        for sequence in set(link.pen.unsaid) - {known for known, _ in self._unsettled} - self._states.late:
             link.void(sequence)  # a commit was interrupted: what it began is nothing
         hooks.check()
         self._await_device()
-        if not hooks.updates and hooks.why_base is None and not self._scaler_skipped():
+        if not hooks.updates and hooks.why_base is None and not self._program.scaled:
             raise Misuse(
                 f"commit() after step {self.step}: no optimizer has stepped since the last commit. Commit once per "
                 "optimizer.step(), after it (with gradient accumulation, not after every micro-batch). With a "
                 "GradScaler, pass it in state=."
             )
-        self.step = max(
-            self.step, link.ring.word(rings.W_COMMITTED) - 1
-        )  # a commit that was interrupted has used up its number
-        step = self.step + 1
+        used = link.ring.word(rings.W_COMMITTED) - 1  # a commit that was interrupted has used up its number
+        step = max(self.step, used) + 1
         why_base = hooks.why_base or (GAP if self._gap else None)
         self._gap = True  # an interrupt from here on leaves a gap, and a base closes it
         link.committed(step)
@@ -125,12 +108,13 @@ class Recording:
         hooks.reset()
         self._gap = not recorded
         self.recorded = step if recorded else self.recorded
+        self._states.stepped()
         link.poke()
         return step
 
     def finish(self) -> None:
         """Wait until what is committed is whole. Nothing but the device is waited for."""
-        if self._unsettled:
+        if self._unsettled or self._states.late:
             self._mover.synchronize()
             self._hooks.check()
             self._confirm()
@@ -153,7 +137,14 @@ class Recording:
 
     def release(self) -> None:
         """The keeper has everything: the shared memory is not used any more."""
+        self._link.ready(PIN_SECONDS)
+        self._link.areas.wait(PIN_SECONDS, all_of_them=True)
         self._mover.release()
+
+    @property
+    def predicted(self) -> float | None:
+        """What the schedule expects capture to cost; None before enough was measured."""
+        return self._states.predicted
 
     def leave(self) -> None:
         """In a forked child: the program goes on, unwatched."""
@@ -170,14 +161,17 @@ class Recording:
             self._give_up(step, BUFFER_FULL)
             return False
         extents = [*taken.gradients, *self._copy_far(taken.far)]
-        self._vouch(self._link.put_record(UPDATE, step, [taken.head], extents, taken.tail), step)
+        self._awaited = self._link.put_record(UPDATE, step, [taken.head], extents, taken.tail)
+        self._vouch(self._awaited, step)
         if whole and self._proof is not None:
             parameters = {f"model/{name}": parameter for name, parameter in roster.parameters.items()}
             self._proof.begin(step, parameters | snapshot.optimizer_tensors(roster))
         due = self._pace.recorded(taken.nbytes, time.perf_counter()) or self._link.wants_base or self._owed
         to_disk = due and not self._link.base_in_hand
-        if to_disk or self._memory_due():
-            self._state(step, to_disk=to_disk)
+        if to_disk and self._state(step, to_disk=True):
+            return True
+        if self._states.take_part(step, taken.nbytes):
+            self._hooks.say_all()
         return True
 
     def _commit_base(self, step: int, why: str) -> bool:
@@ -192,7 +186,8 @@ class Recording:
             return False
         self._abandon()
         if self._hooks.why_base is not None:
-            self._call_the_roll()
+            self._program.call_the_roll()
+            self._hooks.rename(self._program.roster)
         self._hooks.say_all()
         piece = record.take_rebase(self._hooks, self._program.roster)
         self._vouch(link.put_record(REBASE, step, [piece], [], []), step)
@@ -206,7 +201,11 @@ class Recording:
         """The whole state, at every step; to the disk as often as that can take one."""
         self._abandon()
         self._hooks.handed_over()
-        to_disk = not self._link.base_in_hand
+        alone = self._link.areas.count == 1  # then only the disk can hold a state
+        to_disk = self._link.wait_for_base(self._stall if alone else 0.0)
+        if alone and not to_disk:
+            self._give_up(step, "the disk was still writing the state before it")
+            return False
         if to_disk:
             piece = record.take_rebase(self._hooks, self._program.roster)
             self._vouch(self._link.put_record(REBASE, step, [piece], [], []), step)
@@ -216,22 +215,12 @@ class Recording:
         return False
 
     def _state(self, step: int, *, to_disk: bool, must: bool = False) -> bool:
-        """Copy the whole state as it is now. False when there is no room for it; what `must` be is waited for."""
-        picture = self._camera.take(self._program.roster, self._program.context)
-        area = self._area(picture.nbytes, must=must)
-        pieces = picture.pieces({})
-        nbytes = sum(len(memoryview(part)) for piece in pieces for part in piece)
-        if area is None or not self._link.wait_for_room(nbytes + 4096, self._stall):
-            return False
-        self._copy_state(area, picture)
-        sequence = self._link.put_state(step, step, area, pieces, to_disk=to_disk)
-        if sequence < 0:
-            return False
-        self._vouch(sequence, step)
-        if to_disk:
-            self._pace.based(picture.nbytes)
+        """The whole state as it is now. False when there is no room for it."""
+        nbytes = self._states.take(step, to_disk=to_disk, must=must)
+        if nbytes is not None and to_disk:
+            self._pace.based(nbytes)
             self._owed = False
-        return True
+        return nbytes is not None
 
     # Copies, and whether they are right.
 
@@ -244,16 +233,6 @@ class Recording:
             return []
         self._mover.take("context", extent, described, places, tensors, brief=True)
         return [extent]
-
-    def _copy_state(self, area: Area, picture: Picture) -> None:
-        """The optimizer changes most of a state; the rest may change sooner."""
-        fixed, block = picture.fixed, area.block
-        self._mover.copy(block, fixed.described, fixed.places, fixed.tensors)
-        if picture.brief:
-            described = [told for told, _ in picture.brief]
-            part = Extent(fixed.nbytes, 0, block.memory[fixed.nbytes :], block.address + fixed.nbytes)
-            tensors = [tensor for _, tensor in picture.brief]
-            self._mover.take("state", part, described, offsets(described)[0], tensors, brief=True)
 
     def _vouch(self, sequence: int, step: int) -> None:
         """The entry is written. It counts once the device has copied, and nothing it read has changed meanwhile."""
@@ -270,8 +249,11 @@ class Recording:
 
         A state is right if nobody but the optimizer wrote to it; a record, if nobody wrote to its gradients.
         """
+        self._states.before_step()
         untouched = self._mover.settle()
         sound = self._hooks.why_base is None
+        if not sound:
+            self._states.give_up()
         for sequence, step in self._unsettled:
             state = self._link.ring.read(sequence).kind == STATE
             if sound if state else untouched:
@@ -285,10 +267,8 @@ class Recording:
 
     def _await_device(self) -> None:
         """Let the device finish the step before the last: so at most one step is lost with this process."""
-        if self._unsettled:
-            return
-        last = self._link.pen.next - 1
-        if not self._mover.lasting and last >= 0:
+        last = self._awaited
+        if last >= 0 and not self._mover.lasting:
             watch(lambda: self._link.ring.copied(last) or self._link.state != "ok", self._stall)
 
     # Room.
@@ -301,26 +281,6 @@ class Recording:
             return None
         return self._link.pen.take(nbytes)
 
-    def _area(self, nbytes: int, *, must: bool) -> Area | None:
-        """A place for a state. One that is too small is made anew, with room to spare: that takes long."""
-        areas = self._link.areas
-        if not self._link.ready(self._stall if must else 0.0):
-            return None
-        self._link.settle()
-        room = max(nbytes + nbytes // 64, self._sizes.state_bytes) + AREA_SPARE_BYTES
-        found = areas.free(nbytes, room, self._link.tally.newest)
-        if found is None and must and areas.wait(self._stall):  # one was just being made
-            found = areas.free(nbytes, room, self._link.tally.newest)
-        return found
-
-    def _memory_due(self) -> bool:
-        """Whether memory needs a newer state, because the records since the last fill half the ring."""
-        link = self._link
-        link.settle()
-        if link.areas.count == 1 or link.tally.filling:
-            return False
-        return link.tally.newest < 0 or 2 * link.pen.used_bytes > link.ring.data_bytes
-
     def _give_up(self, step: int, why: str) -> None:
         self._abandon()
         self._link.skip(step, why)
@@ -330,19 +290,6 @@ class Recording:
             self._mover.synchronize()  # nothing may be copied any more into what is given back
             self._link.pen.abandon()
 
-    def _ring(self) -> Ring:
-        return rings.create(self._sizes.ring_bytes, present=False)
-
     @property
     def _stall(self) -> float:
         return self._settings.stall_ms_max / 1000
-
-    def _call_the_roll(self) -> None:
-        program = self._program
-        program.roster = call_the_roll(program.model, program.optimizer)
-        program.context = Context(program.roster, program.context.state)
-        self._hooks.rename(program.roster)
-
-    def _scaler_skipped(self) -> bool:
-        """Whether a GradScaler in `state=` held its optimizer back: then a step without an update is right."""
-        return any(isinstance(item, torch.amp.GradScaler) for item in self._program.context.state.values())

@@ -1,0 +1,112 @@
+"""What of a state is copied in which step, and what that costs: the schedule of `tune` for this program and device.
+
+Pure but for its inputs, which were measured: the bus when memory was pinned, the step while training ran.
+"""
+
+import statistics
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from everstep.tune import schedule as schedules
+from everstep.tune.facts import Facts, Piece
+from everstep.types import Tensor
+
+STEPS_MIN = 8
+DEVICE_BYTES_PER_S = 2.0e12
+COPY_SECONDS = 2e-6
+INTERFERENCE = 0.03
+"""Seconds that training loses per second of copying beside it, as measured (docs/BENCHMARKS.md)."""
+FORWARD_SHARE = 1 / 3
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`rounds`: the tensors of each step, by index. `snapshots`: those of one round that are packed on the device
+    first, because the bus cannot carry them before the optimizer changes them."""
+
+    rounds: tuple[tuple[int, ...], ...]
+    snapshots: frozenset[int]
+    predicted: schedules.Schedule | None
+
+
+class Planner:
+    """Told of every step; plans anew when what it knows has changed much."""
+
+    def __init__(self, bus_bytes_per_s: float | None) -> None:
+        self._bus = bus_bytes_per_s
+        self._seconds: deque[float] = deque(maxlen=32)
+        self._last: float | None = None
+        self._made: tuple[tuple[float, int, int], Plan] | None = None
+
+    def stepped(self, now: float) -> None:
+        if self._last is not None:
+            self._seconds.append(now - self._last)
+        self._last = now
+
+    def plan(self, described: Sequence[Tensor], gradient_bytes: int, *, spread: bool) -> Plan:
+        """The whole state in one step, until enough is known; spread over several if it may be and must."""
+        whole = Plan((tuple(range(len(described))),), frozenset(), None)
+        if self._bus is None or len(self._seconds) < STEPS_MIN:
+            return whole
+        step = statistics.median(self._seconds)
+        key = (round(step, 3), len(described), gradient_bytes)
+        if self._made is None or self._made[0] != key:
+            self._made = (key, self._planned(described, gradient_bytes, step, spread=spread))
+        return self._made[1]
+
+    def cost(self, plan: Plan, gradient_bytes: int, every: int) -> float:
+        """The part of a step that gradients cost at each, and the plan's rounds once in `every` steps."""
+        assert self._bus is not None
+        assert plan.predicted is not None
+        alone = INTERFERENCE * gradient_bytes / self._bus / statistics.median(self._seconds)
+        rounds = len(plan.rounds)
+        return alone + max(0.0, plan.predicted.overhead - alone) * rounds / max(every, rounds)
+
+    def _planned(self, described: Sequence[Tensor], gradient_bytes: int, step: float, *, spread: bool) -> Plan:
+        pieces = _pieces(described)
+        facts = self._facts(described, pieces, gradient_bytes, step)
+        found = schedules.schedule(facts) if spread or gradient_bytes == 0 else schedules.schedule(facts, spread=1)
+        if found.spread > 1 and not spread:
+            found = schedules.schedule(facts, spread=1)
+        if found.spread > 1 or spread:
+            rounds = tuple(
+                tuple(at for name in dict.fromkeys(copy.name for copy in copies) for at in pieces[name])
+                for copies in found.rounds
+            )
+            return Plan(rounds, frozenset(), found)
+        late = {copy.name for copy in found.rounds[0] if copy.way == "snapshot"}
+        return Plan((tuple(range(len(described))),), frozenset(at for name in late for at in pieces[name]), found)
+
+    def _facts(
+        self, described: Sequence[Tensor], pieces: dict[str, list[int]], gradient_bytes: int, step: float
+    ) -> Facts:
+        assert self._bus is not None
+        state_bytes = sum(tensor.nbytes for tensor in described)
+        optimizer = min(0.2 * step, (2 * state_bytes + gradient_bytes) / (1.5 * DEVICE_BYTES_PER_S))
+        window = step - optimizer
+        return Facts(
+            tuple(Piece(name, sum(described[at].nbytes for at in held), len(held)) for name, held in pieces.items()),
+            self._bus, COPY_SECONDS, DEVICE_BYTES_PER_S, FORWARD_SHARE * window, (1 - FORWARD_SHARE) * window,
+            optimizer, gradient_bytes, INTERFERENCE, ((0.0, 1 << 60),),
+        )  # fmt: skip
+
+
+def _pieces(described: Sequence[Tensor]) -> dict[str, list[int]]:
+    """Which tensors belong to which parameter: they must be of one version. Everything else is one more piece."""
+    names = [tensor.name.removeprefix("model/") for tensor in described if tensor.name.startswith("model/")]
+    known = set(names)
+    found: dict[str, list[int]] = {name: [] for name in names}
+    for at, tensor in enumerate(described):
+        name = tensor.name.removeprefix("model/") if tensor.name.startswith("model/") else owner(tensor.name, known)
+        found.setdefault(name, []).append(at)
+    return found
+
+
+def owner(name: str, known: set[str]) -> str:
+    """The parameter that a tensor optimizer/KEY/PARAMETER/... belongs to; empty when there is none."""
+    rest = name.split("/")[2:]
+    for end in range(len(rest), 0, -1):
+        if (found := "/".join(rest[:end])) in known:
+            return found
+    return ""

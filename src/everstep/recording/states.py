@@ -1,0 +1,200 @@
+"""Whole states in shared memory: when they are due, where they go, and how a large one is spread over several steps.
+
+A state that the bus cannot carry beside one step is taken in parts: a few parameters each step, each with all its
+optimizer state. The records of those steps bring the older parts to the step of the last (`recover`), exactly. Only
+memory holds such states; a base on disk is always of one step.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from everstep.capture.measure import measure
+from everstep.capture.mover import Mover, offsets
+from everstep.capture.snapshot import Camera, Fixed, Picture
+from everstep.keeper.link import Link
+from everstep.recording.plan import Plan, Planner
+from everstep.recording.program import Program
+from everstep.ring import ring as rings
+from everstep.ring.areas import TAKEN, Area
+from everstep.ring.pen import Extent
+from everstep.ring.ring import Ring
+from everstep.settings import Settings
+
+AREA_SPARE_BYTES = 1 << 20
+RECORDS_SPARE = 4
+"""A new state is due while the ring has still room for so many records."""
+
+
+@dataclass(slots=True)
+class Fill:
+    """A state that is being taken in parts: in which round it is, and of which step each parameter is."""
+
+    area: Area
+    fixed: Fixed
+    plan: Plan
+    low: int
+    done: int = 0
+    versions: dict[str, int] = field(default_factory=dict)
+
+
+class States:
+    """`vouch` is told of every entry that is written here."""
+
+    def __init__(
+        self, link: Link, program: Program, settings: Settings, mover: Mover, vouch: Callable[[int, int], None]
+    ) -> None:
+        self._link, self._program, self._settings, self._mover, self._vouch = link, program, settings, mover, vouch
+        self._camera = Camera()
+        self._planner = Planner(mover.bus_bytes_per_s)
+        self._sizes = measure(program.roster, program.context, settings)
+        self._fill: Fill | None = None
+        self._late: tuple[Area, Fixed, tuple[int, ...], int, int] | None = None
+        self._predicted: float | None = None
+
+    @property
+    def predicted(self) -> float | None:
+        """The part of a step that capture costs, by the schedule; None before enough was measured.
+
+        Gradients travel at every step, a state of the memory tier once in as many steps as the ring holds records.
+        """
+        return self._predicted
+
+    @property
+    def areas(self) -> int:
+        return self._sizes.areas
+
+    def ring(self) -> Ring:
+        return rings.create(self._sizes.ring_bytes, present=False)
+
+    def stepped(self) -> None:
+        self._planner.stepped(time.perf_counter())
+
+    def take(self, step: int, *, to_disk: bool, must: bool = False) -> int | None:
+        """The whole state as it is now: its size; None when there is no room. What `must` be is waited for."""
+        self.give_up()
+        picture = self._camera.take(self._program.roster, self._program.context)
+        area = self._area(picture.nbytes, must=must)
+        pieces = picture.pieces({})
+        if area is None or not self._room(pieces):
+            return None
+        fixed = picture.fixed
+        plan = self._plan(fixed, 0, spread=False)
+        now = [at for at in range(len(fixed.tensors)) if at not in plan.snapshots]
+        self._copy(area, fixed, now)
+        self._copy_brief(area, picture)
+        sequence = self._link.put_state(step, step, area, pieces, to_disk=to_disk)
+        if sequence < 0:
+            return None
+        if plan.snapshots:
+            self._late = (area, fixed, tuple(sorted(plan.snapshots)), sequence, step)
+        else:
+            self._vouch(sequence, step)
+        return picture.nbytes
+
+    def take_part(self, step: int, record_bytes: int) -> bool:
+        """Begin a state for the memory tier, or go on with the one begun. True if one was begun: from now on records
+        must say all they know, because repair starts in the middle of the log."""
+        if self._fill is not None:
+            self._go_on(self._fill, step)
+            return False
+        if not self._due(record_bytes):
+            return False
+        fixed = self._camera.take(self._program.roster, self._program.context).fixed
+        plan = self._plan(fixed, record_bytes, spread=self._program.per_parameter)
+        if len(plan.rounds) == 1:
+            self.take(step, to_disk=False)
+            return False
+        area = self._area(fixed.nbytes, must=False)
+        if area is None:
+            return False
+        area.sequence = TAKEN
+        self._fill = Fill(area, fixed, plan, step)
+        self._go_on(self._fill, step)
+        return True
+
+    def before_step(self) -> None:
+        """The optimizer is about to change everything: what the bus could not carry is packed on the device now."""
+        if self._late is None:
+            return
+        (area, fixed, indices, sequence, step), self._late = self._late, None
+        described, places = [fixed.described[at] for at in indices], [fixed.places[at] for at in indices]
+        tensors = [fixed.tensors[at] for at in indices]
+        self._mover.take("snapshot", area.block, described, places, tensors, brief=True)
+        self._vouch(sequence, step)
+
+    @property
+    def late(self) -> set[int]:
+        """The entry of a state that is still to be packed."""
+        return set() if self._late is None else {self._late[3]}
+
+    def give_up(self) -> None:
+        """Something else than the optimizer changed the state, or one is taken whole: parts of it are of no use."""
+        if self._fill is not None:
+            self._fill.area.sequence = -1
+            self._fill = None
+
+    def _go_on(self, fill: Fill, step: int) -> None:
+        self._copy(fill.area, fill.fixed, list(fill.plan.rounds[fill.done]))
+        fill.done += 1
+        names = [fill.fixed.described[at].name for at in fill.plan.rounds[fill.done - 1]]
+        fill.versions |= {name.removeprefix("model/"): step for name in names if name.startswith("model/")}
+        if fill.done < len(fill.plan.rounds):
+            return
+        self._fill = None
+        fill.area.sequence = -1
+        picture = self._camera.take(self._program.roster, self._program.context)
+        pieces = picture.pieces({name: version for name, version in fill.versions.items() if version < step})
+        if picture.fixed is not fill.fixed or picture.nbytes > fill.area.block.nbytes or not self._room(pieces):
+            return
+        self._copy_brief(fill.area, picture)
+        sequence = self._link.put_state(step, fill.low, fill.area, pieces, to_disk=False)
+        if sequence >= 0:
+            self._vouch(sequence, step)
+
+    def _due(self, record_bytes: int) -> bool:
+        """Whether memory needs a newer state, before the records since the last fill the ring."""
+        link = self._link
+        link.settle()
+        if link.areas.count == 1 or link.tally.filling:
+            return False
+        spare = max(RECORDS_SPARE * record_bytes, link.ring.data_bytes // 4)
+        return link.tally.newest < 0 or link.pen.used_bytes + spare > link.ring.data_bytes
+
+    def _plan(self, fixed: Fixed, gradient_bytes: int, *, spread: bool) -> Plan:
+        plan = self._planner.plan(fixed.described, gradient_bytes, spread=spread)
+        if plan.predicted is not None and (gradient_bytes or self._settings.source == "state"):
+            every = max(1, self._link.ring.data_bytes // gradient_bytes - RECORDS_SPARE) if gradient_bytes else 1
+            self._predicted = self._planner.cost(plan, gradient_bytes, every)
+        return plan
+
+    def _copy(self, area: Area, fixed: Fixed, indices: list[int]) -> None:
+        described, places = [fixed.described[at] for at in indices], [fixed.places[at] for at in indices]
+        self._mover.copy(area.block, described, places, [fixed.tensors[at] for at in indices])
+
+    def _copy_brief(self, area: Area, picture: Picture) -> None:
+        """What may change before the optimizer's next step: buffers, say."""
+        if picture.brief:
+            described, start = [told for told, _ in picture.brief], picture.fixed.nbytes
+            part = Extent(start, 0, area.block.memory[start:], area.block.address + start)
+            tensors = [tensor for _, tensor in picture.brief]
+            self._mover.take("state", part, described, offsets(described)[0], tensors, brief=True)
+
+    def _area(self, nbytes: int, *, must: bool) -> Area | None:
+        """A place for a state. One that is too small is made anew, with room to spare: that takes long."""
+        areas, stall = self._link.areas, self._settings.stall_ms_max / 1000
+        if not self._link.ready(stall if must else 0.0):
+            return None
+        room = max(nbytes + nbytes // 64, self._sizes.state_bytes) + AREA_SPARE_BYTES
+        deadline = time.monotonic() + (stall if must else 0.0)
+        while True:
+            self._link.settle()
+            found = areas.free(nbytes, room, self._link.tally.newest)
+            if found is not None or time.monotonic() >= deadline:
+                return found
+            if not areas.wait(0.001):
+                time.sleep(0.0005)  # the state before is still being copied
+
+    def _room(self, pieces: list[list[bytes | bytearray | memoryview]]) -> bool:
+        nbytes = sum(len(memoryview(part)) for piece in pieces for part in piece)
+        return self._link.wait_for_room(nbytes + 4096, self._settings.stall_ms_max / 1000)
