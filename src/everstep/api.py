@@ -156,7 +156,7 @@ class Run:
         self._closed = True
         try:
             if self._recording is not None:
-                self._recording.close()
+                self._recording.close(CLOSE_SECONDS)
             health = self._link.close(CLOSE_SECONDS)
             if self._recording is not None:
                 self._recording.release()

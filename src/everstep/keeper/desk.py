@@ -191,7 +191,7 @@ class Desk:
         for area in range(words.AREAS_MAX):  # what another keeper was to write is lost with it: it is asked for again
             ring.say(words.W_DONE + area, ring.word(words.W_ASSIGNED + area))
         first = _after(ring, step) if asked.revived else ring.word(words.W_HEAD)
-        self._feed = Feed(ring, self._areas, self._keeper, first)
+        self._feed = Feed(ring, self._areas, self._keeper, first, step)
         if asked.revived:
             ring.say(words.W_WANTS_BASE, 1)
             if first < ring.word(words.W_HEAD) and ring.read(first).step > step + 1:

@@ -33,11 +33,11 @@ LARGE_BYTES = 64 << 20
 class Feed:
     """One ring, one keeper, from where the log begins. `pump` may be called by one thread at a time."""
 
-    def __init__(self, ring: Ring, areas: dict[int, Block], keeper: Keeper, first: int) -> None:
+    def __init__(self, ring: Ring, areas: dict[int, Block], keeper: Keeper, first: int, step: int) -> None:
         self._ring, self._areas, self._keeper = ring, areas, keeper
         self._next = first
-        self._last = -1
-        """The newest step that was handed on."""
+        self._logged = step
+        """How far the log goes, with what was handed to it."""
         self._lock = threading.Lock()
         self._outstanding: dict[int, None] = {}
         self._gap = False
@@ -65,10 +65,10 @@ class Feed:
         if memory.state.low != memory.state.step:
             return  # parts of several steps: only a trainer can make one state of them
         ring.say(words.W_ASSIGNED + memory.state.area, memory.state.sequence + 1)
-        self._gap, self._bases_only_until = memory.state.step > self._last, 0.0
+        self._gap, self._bases_only_until = False, 0.0
         self._write_state(memory.state)
         for entry in memory.records:
-            if entry.step > self._last:
+            if entry.step > self._logged:
                 self._write(entry, lambda: None)
 
     def mind_the_gap(self) -> None:
@@ -117,20 +117,20 @@ class Feed:
     def _write(self, entry: Entry, done: Callable[[], None]) -> None:
         pieces = self._ring.pieces(entry)
         nbytes = sum(len(piece) for piece in pieces)
-        self._last = entry.step
+        self._logged = entry.step
         self._keeper.put(Item(Record(entry.kind, entry.step, list(pieces)), nbytes, done), None)
 
     def _write_state(self, entry: Entry) -> None:
         ring, area = self._ring, entry.area
-        self._last = max(self._last, entry.step)
         pieces = ring.pieces(entry)
         copy = StateCopy(
             entry.step, self._areas[area].memory, pieces, lambda: ring.say(words.W_DONE + area, entry.sequence + 1)
         )
         ring.say(words.W_WANTS_BASE, 0)
-        if not self._gap:
+        if entry.step <= self._logged and not self._gap:
             self._keeper.put_base(copy)
             return
+        self._logged = max(self._logged, entry.step)
         piece = body.head_piece(body.Head((), {}, {}, "", None, ()))
         self._keeper.put(Item(Record(REBASE, entry.step, [piece]), len(piece), lambda: None), copy)
         self._gap = time.monotonic() < self._bases_only_until
@@ -150,6 +150,7 @@ class Feed:
             return
         steps = self._keeper.drop()
         if steps:
+            self._logged = steps[0] - 1
             self._dropped(len(steps))
             self._spare_the_disk(steps[0])
 

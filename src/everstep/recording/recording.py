@@ -62,7 +62,7 @@ class Recording:
             while not self._state(step, to_disk=True):  # the log leads nowhere without it
                 self._link.areas.wait(PIN_SECONDS)
             self._link.poke()
-        if self._settings.source == "state":
+        if not memory:  # who resumes from memory is in a hurry, and has areas
             self._link.areas.wait(PIN_SECONDS, all_of_them=True)
         self._program.context.forget()
         self._hooks.start()
@@ -127,24 +127,35 @@ class Recording:
             self.finish()
             self._link.poke()
 
-    def close(self) -> None:
-        """Let go of the training program; what is committed is whole when this returns."""
+    def close(self, seconds: float) -> None:
+        """Let go of the training program; what is committed is whole when this returns, and the disk will have it."""
         try:
             self.finish()
+            self._last_base(seconds)
         finally:
             self._hooks.remove()
             self._hooks.reset()
+            self._link.ready(PIN_SECONDS)
+            self._link.areas.close()
 
     def release(self) -> None:
         """The keeper has everything: the shared memory is not used any more."""
-        self._link.ready(PIN_SECONDS)
-        self._link.areas.wait(PIN_SECONDS, all_of_them=True)
         self._mover.release()
 
     @property
     def predicted(self) -> float | None:
         """What the schedule expects capture to cost; None before enough was measured."""
         return self._states.predicted
+
+    def _last_base(self, seconds: float) -> None:
+        """Steps that the disk was spared are in memory, perhaps in parts: at the end it gets a base."""
+        spared = self._owed or self._link.ring.word(rings.W_DROPPED) > 0
+        if not spared or self.recorded < self.step or self._hooks.why_base is not None or self.step < 0:
+            return
+        if self._link.wait_for_base(seconds) and self._link.acknowledged < self.step:
+            self._state(self.step, to_disk=True, must=True)
+            self.finish()
+            self._link.poke()
 
     def leave(self) -> None:
         """In a forked child: the program goes on, unwatched."""

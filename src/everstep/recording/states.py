@@ -51,6 +51,7 @@ class States:
         self._fill: Fill | None = None
         self._late: tuple[Area, Fixed, tuple[int, ...], int, int] | None = None
         self._predicted: float | None = None
+        self._rounds = 1
 
     @property
     def predicted(self) -> float | None:
@@ -158,13 +159,15 @@ class States:
         link.settle()
         if link.areas.count == 1 or link.tally.filling:
             return False
-        spare = max(RECORDS_SPARE * record_bytes, link.ring.data_bytes // 4)
+        spare = max((RECORDS_SPARE + self._rounds) * record_bytes, link.ring.data_bytes // 4)
         return link.tally.newest < 0 or link.pen.used_bytes + spare > link.ring.data_bytes
 
     def _plan(self, fixed: Fixed, gradient_bytes: int, *, spread: bool) -> Plan:
         plan = self._planner.plan(fixed.described, gradient_bytes, spread=spread)
+        self._rounds = len(plan.rounds)
         if plan.predicted is not None and (gradient_bytes or self._settings.source == "state"):
-            every = max(1, self._link.ring.data_bytes // gradient_bytes - RECORDS_SPARE) if gradient_bytes else 1
+            room = self._link.ring.data_bytes // gradient_bytes if gradient_bytes else 0
+            every = max(1, room - RECORDS_SPARE - self._rounds)
             self._predicted = self._planner.cost(plan, gradient_bytes, every)
         return plan
 

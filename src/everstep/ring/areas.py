@@ -94,6 +94,14 @@ class Areas:
         self._collect()
         return made
 
+    def close(self) -> None:
+        """No area is made or filled any more; what was just being made goes unused."""
+        if self._maker is not None:
+            self._maker.join()
+        for area in self._made:
+            area.block.close()
+        self._made = []
+
     def _make(self, number: int, nbytes: int) -> Area | None:
         """The area; where it takes long, a thread makes it, and all that are still missing with it."""
         if self._pins is None:
