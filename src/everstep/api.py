@@ -3,6 +3,8 @@
 import atexit
 import os
 import secrets
+import signal
+import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -42,6 +44,7 @@ def open(  # noqa: A001 everstep.open, as in DESIGN
     settings: Settings | None = None,
 ) -> "Run":
     """Open a run for training, or begin one. Nothing is read into the model before `resume()`."""
+    _end_gently()
     roster = call_the_roll(model, optimizer)
     context = Context(roster, state or {})
     context.changed()  # what cannot be recorded is refused here, before anything exists
@@ -257,6 +260,17 @@ def _close_all() -> None:
     """A program that ends without close() loses nothing it committed."""
     for run in list(_runs):
         run.close()
+
+
+def _end_gently() -> None:
+    """SIGTERM ends a program as Ctrl-C does, by unwinding, so that what is committed is flushed. Only where the program
+    has not said otherwise: a preempted job has seconds, and the default is to die at once."""
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _terminated)
+
+
+def _terminated(number: int, _frame: object) -> None:
+    raise SystemExit(128 + number)
 
 
 def _after_fork() -> None:

@@ -135,6 +135,26 @@ def doctor(url: str | None, *, as_json: bool) -> None:
     verb.doctor(url, as_json=as_json)
 
 
+@cli.command()
+@click.argument("url", type=click.Path(path_type=str), required=False)
+@click.option("--once", is_flag=True, help="One picture, also on a terminal.")
+@_json
+def top(url: str | None, *, once: bool, as_json: bool) -> None:
+    """How far the runs that train on this host are safe: in memory, on disk."""
+    from everstep.cli import top as verb
+
+    verb.top(url, once=once, as_json=as_json)
+
+
+@cli.command()
+@_url
+def forget(url: str) -> None:
+    """Let go of the memory that a dead trainer left on this host, instead of waiting for the next one."""
+    from everstep.cli import top as verb
+
+    verb.forget(url)
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run and exit. Whatever goes wrong is one message; a traceback only with --debug."""
     options = {"debug": False}

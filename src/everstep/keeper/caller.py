@@ -10,6 +10,7 @@ from everstep.keeper.channel import Gone
 from everstep.keeper.messages import Done, Hello, Message, Poke, Welcome, error_of
 
 ANSWER_SECONDS = 120.0
+CALLS_MAX = 10
 
 
 class Caller:
@@ -21,10 +22,21 @@ class Caller:
         self._line = launch.line_to_keeper(path, run)
 
     def hello(self, *, take_over: bool) -> tuple[Welcome, list[int]]:
-        """Ask to write; what a trainer before us left comes along."""
+        """Ask to write; what a trainer before us left comes along.
+
+        A keeper that is just ending may have taken the call and hung up: then it is called again, and another starts.
+        """
         with self._lock:
-            self._line.send(Hello(__version__, self._rank, os.getpid(), take_over, self._opened))
-            got = self._line.receive(ANSWER_SECONDS)
+            for _ in range(CALLS_MAX):
+                try:
+                    self._line.send(Hello(__version__, self._rank, os.getpid(), take_over, self._opened))
+                    got = self._line.receive(ANSWER_SECONDS)
+                    break
+                except Gone:
+                    self._line.close()
+                    self._line = launch.line_to_keeper(self._path, self._run)
+            else:
+                got = None
         if got is None:
             raise StoreFailed(f"{self._path}: its keeper does not answer. Nothing was changed.")
         if not isinstance(got[0], Welcome):

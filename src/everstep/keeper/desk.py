@@ -116,9 +116,12 @@ class Desk:
     @property
     def health(self) -> Health:
         ring, keeper = self._ring, self._keeper
-        if keeper is None or ring is None:
-            return Health("closed", -1, -1, -1, 0, 0, 0, 0, None, ())
-        health, memory = keeper.health, None
+        nothing = Health("closed", -1, -1, -1, 0, 0, 0, 0, None, ())
+        if ring is None:
+            return nothing
+        disk = ring.word(words.W_ACKNOWLEDGED) - 1
+        health = msgspec.structs.replace(nothing, acknowledged=disk) if keeper is None else keeper.health
+        memory = None
         with contextlib.suppress(Damaged):
             memory = held(ring)
         return msgspec.structs.replace(

@@ -62,7 +62,7 @@ class Feed:
         memory = held(ring)
         if memory is None or not self._keeper.idle(seconds) or self._keeper.acknowledged >= memory.step:
             return
-        if memory.state.low != memory.state.step:
+        if memory.state.low != memory.state.step or memory.state.area not in self._areas:
             return  # parts of several steps: only a trainer can make one state of them
         ring.say(words.W_ASSIGNED + memory.state.area, memory.state.sequence + 1)
         self._gap, self._bases_only_until = False, 0.0
@@ -79,9 +79,9 @@ class Feed:
         with self._lock:
             self._outstanding[entry.sequence] = None
         assigned = entry.area >= 0 and self._ring.word(words.W_ASSIGNED + entry.area) == entry.sequence + 1
-        if entry.kind == STATE and assigned:
+        if entry.kind == STATE and assigned and entry.area in self._areas:
             self._write_state(entry)
-        elif assigned:  # it was given up after it had been assigned
+        elif assigned:  # it was given up after it had been assigned, or the keeper that had its area died
             self._ring.say(words.W_DONE + entry.area, entry.sequence + 1)
         elif entry.kind in (UPDATE, REBASE):
             if not self._gap and not self._too_much(entry):

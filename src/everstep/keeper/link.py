@@ -4,6 +4,7 @@ Nothing here waits longer than it is told to. What the keeper says of the run is
 asked only for its texts.
 """
 
+import contextlib
 import logging
 import os
 import threading
@@ -50,6 +51,7 @@ class Link:
         self._asked: Begin | None = None
         self._restarts = 0
         self._reviving: threading.Thread | None = None
+        self._unshared: dict[int, Block] = {}
         self._ended: Health | None = None
         self._pinning: threading.Thread | None = None
         self._missed_at = -1
@@ -119,7 +121,11 @@ class Link:
         ring.say(words.W_MISSED, 0)
 
     def _share(self, area: int, block: Block) -> None:
-        self._caller.request(Share(area), [block.descriptor])
+        """Give the keeper an area. Has it died meanwhile, its successor gets it (`poke`)."""
+        self._unshared[area] = block
+        with contextlib.suppress(Gone):
+            self._caller.request(Share(area), [block.descriptor])
+            self._unshared.pop(area, None)
 
     # What the training loop calls.
 
@@ -195,6 +201,8 @@ class Link:
         self.settle()
         if self._reviving is not None and self._reviving.is_alive():
             return
+        for number, block in list(self._unshared.items()):
+            self._share(number, block)
         if not self._caller.poke() and self._restarts < RESTARTS_MAX:
             self._restarts += 1
             self.warn(f"the keeper died; another one takes its place ({self._restarts})", kind="keeper")

@@ -21,6 +21,10 @@ class Look(msgspec.Struct, frozen=True, tag="look"):
     """Someone asks how the run is. Answered by a Report."""
 
 
+class Forget(msgspec.Struct, frozen=True, tag="forget"):
+    """Let a dead trainer's memory go. Answered by Done; `held` says whether there was any."""
+
+
 class Share(msgspec.Struct, frozen=True, tag="share"):
     """A block of memory comes with this message: the ring (area -1) or an area."""
 
@@ -82,7 +86,7 @@ class Report(msgspec.Struct, frozen=True, tag="report"):
     health: Health
 
 
-Message = Hello | Look | Share | Begin | Poke | Close | Welcome | Done | Refused | Report
+Message = Hello | Look | Forget | Share | Begin | Poke | Close | Welcome | Done | Refused | Report
 
 
 def error_of(answer: Message) -> EverstepError:

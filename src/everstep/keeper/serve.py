@@ -18,7 +18,20 @@ from everstep.errors import Damaged, EverstepError, Fenced, StoreFailed
 from everstep.keeper import channel
 from everstep.keeper.channel import Gone, Line
 from everstep.keeper.desk import Desk
-from everstep.keeper.messages import Begin, Close, Done, Hello, Look, Message, Poke, Refused, Report, Share, Welcome
+from everstep.keeper.messages import (
+    Begin,
+    Close,
+    Done,
+    Forget,
+    Hello,
+    Look,
+    Message,
+    Poke,
+    Refused,
+    Report,
+    Share,
+    Welcome,
+)
 from everstep.store import rendezvous
 from everstep.store.disk import Disk
 from everstep.store.memory import Block
@@ -47,7 +60,7 @@ class Keeping:
         self._name = rendezvous.name_of(run, path)
         self._desks: dict[int, Desk] = {}
         self._lock = threading.Lock()
-        self._callers = 0
+        self._trainers = 0
         self._called = False
         self._ending = threading.Event()
         self._began = time.monotonic()
@@ -63,9 +76,6 @@ class Keeping:
                 ready()
                 while not self._finished():
                     if channel.heard([ear.fileno()], 0.1) and (line := channel.accept(ear)) is not None:
-                        with self._lock:
-                            self._callers += 1
-                            self._called = True
                         threading.Thread(target=self._answer, args=(line,), daemon=True).start()
         finally:
             rendezvous.leave(self._name, owned)
@@ -76,7 +86,7 @@ class Keeping:
 
     def _finished(self) -> bool:
         with self._lock:
-            if self._callers:
+            if self._trainers:
                 return False
             waited = time.monotonic() - self._began > FIRST_CALL_SECONDS
             return self._called or waited or self._ending.is_set()
@@ -91,8 +101,6 @@ class Keeping:
             line.close()
             if seated is not None:
                 self._linger(*seated)
-            with self._lock:
-                self._callers -= 1
 
     def _converse(self, line: Line, pid: int) -> Seated | None:
         """Until the other side closes or ends. Returns the place of a trainer that went without closing."""
@@ -110,6 +118,7 @@ class Keeping:
                     if isinstance(message, Close):
                         ended = seated[0].close(message.seconds) if _sits(seated) else None
                         line.send(Done() if ended is None else Report(self._run, self._path, pid, ended))
+                        self._left(seated)
                         return None
                     seated = self._act(line, seated, message, blocks)
                 elif end in heard or self._ending.is_set():
@@ -125,7 +134,9 @@ class Keeping:
                 return seated
             if isinstance(message, Look):
                 line.send(self._report())
-            elif isinstance(message, Hello):
+            elif isinstance(message, Forget):
+                line.send(Done(held=self._forget()))
+            elif isinstance(message, Hello) and seated is None:
                 seated, answer, given = self._seat(message)
                 line.send(answer, given)
             elif seated is not None and not _sits(seated):
@@ -153,12 +164,28 @@ class Keeping:
         if not 0 <= hello.rank < RANKS_MAX:
             raise Damaged(f"there is no rank {hello.rank}.")
         with self._lock:
+            self._called = True
+            self._trainers += 1  # before it is welcome: this keeper must not end meanwhile
             desk = self._desks.setdefault(hello.rank, Desk(self._disk, self._run, self._path, hello.rank))
-        seat, epoch, blocks = desk.welcome(hello)
+        try:
+            seat, epoch, blocks = desk.welcome(hello)
+        except BaseException:
+            self._left((desk, -1))
+            raise
         return (desk, seat), Welcome(epoch, tuple(blocks)), [block.descriptor for block in blocks.values()]
+
+    def _left(self, seated: Seated | None) -> None:
+        with self._lock:
+            self._trainers -= seated is not None
 
     def _linger(self, desk: Desk, seat: int) -> None:
         """Keep what a dead trainer left, until someone takes it or the time is up."""
+        try:
+            self._keep(desk, seat)
+        finally:
+            self._left((desk, seat))
+
+    def _keep(self, desk: Desk, seat: int) -> None:
         with contextlib.suppress(EverstepError, OSError):
             if not desk.orphaned(seat):
                 return
@@ -170,8 +197,16 @@ class Keeping:
         if desk.seat == seat:
             desk.forget()
 
+    def _forget(self) -> bool:
+        """The desks of dead trainers are cleared; those in use stay."""
+        left = [desk for desk in self._desks.values() if not desk.pid and desk.holds_memory]
+        for desk in left:
+            desk.forget()
+        return bool(left)
+
     def _report(self) -> Report:
-        desk = next((desk for desk in self._desks.values() if desk.pid), None) or Desk(self._disk, self._run, "", 0)
+        seated = [desk for desk in self._desks.values() if desk.pid]
+        desk = (seated or list(self._desks.values()) or [Desk(self._disk, self._run, "", 0)])[0]
         return Report(self._run, self._path, desk.pid, desk.health)
 
 
