@@ -251,8 +251,11 @@ class Link:
         """Whether the keeper still writes the base before."""
         return any(self.ring.busy(number) for number in range(words.AREAS_MAX))
 
-    def wait_for_base(self, seconds: float | None) -> bool:
-        return watch(lambda: not self.base_in_hand or self.state != "ok", seconds) and not self.base_in_hand
+    def wait_for_base(self, seconds: float | None, *, patiently: bool = False) -> bool:
+        """Whether the base before is written, after at most `seconds`; while the disk refuses writes nothing is waited
+        for, unless `patiently`."""
+        going = ("ok", "degraded") if patiently else ("ok",)
+        return watch(lambda: not self.base_in_hand or self.state not in going, seconds) and not self.base_in_hand
 
     def refuse_if_fenced(self) -> None:
         """Raise Fenced once another process owns the run: what is trained here from now on belongs to nobody."""

@@ -122,7 +122,7 @@ class Recording:
 
     def pay(self, seconds: float | None) -> None:
         """A step that only a base can hold went to memory alone, because the disk was busy: now it gets its base."""
-        if self._owed and self._link.wait_for_base(seconds) and not self._unsettled:
+        if self._owed and self._link.wait_for_base(seconds, patiently=True) and not self._unsettled:
             self._state(self.step, to_disk=True, must=True)
             self.finish()
             self._link.poke()
@@ -152,7 +152,7 @@ class Recording:
         spared = self._owed or self._link.ring.word(rings.W_DROPPED) > 0
         if not spared or self.recorded < self.step or self._hooks.why_base is not None or self.step < 0:
             return
-        if self._link.wait_for_base(seconds) and self._link.acknowledged < self.step:
+        if self._link.wait_for_base(seconds, patiently=True) and self._link.acknowledged < self.step:
             self._state(self.step, to_disk=True, must=True)
             self.finish()
             self._link.poke()

@@ -1,0 +1,203 @@
+"""SIGKILL of trainer and keeper at random instants: where the next trainer resumes from, what is lost, how long it is.
+
+Every resumed state is compared, bit for bit, with the same step of an uninterrupted training without everstep.
+"""
+
+import os
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench.harness import Row, gpu, main
+from everstep.keeper import channel
+from everstep.store import rendezvous
+from everstep.store.disk import existing
+from everstep.store.manifest import load_identity
+
+SEED = 20261115
+LIVES_AT_ONCE = 4
+
+
+@dataclass
+class Story:
+    """What happened to one run. `lost` counts steps that were committed, said, and had to be trained again."""
+
+    kills: int = 0
+    lost: list[int] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    from_disk: int = 0
+    wrong: list[int] = field(default_factory=list)
+
+
+def measure(quick: bool) -> list[Row]:
+    on_gpu = bool(gpu())
+    shape = ("4", "512", "16") if on_gpu else ("2", "64", "2")
+    kills = (6 if quick else 50) if on_gpu else (3 if quick else 20)
+    steps = 4000 if on_gpu else 800
+    home = Path(tempfile.mkdtemp(prefix="everstep-kills-"))
+    rows: list[Row] = []
+    try:
+        expected = Expected(steps, shape)
+        for source in ("gradient", "state"):
+            stories = many(home, source, kills // 2 or 1, steps, shape, expected)
+            rows += told(f"{'gpu' if on_gpu else 'cpu'}, {source}, trainer killed", stories)
+        rows += told("keeper killed", [keepers_killed(home / "keeper", 2 if quick else 6, steps, shape, expected)])
+    finally:
+        expected.end()
+        shutil.rmtree(home, ignore_errors=True)
+    return rows
+
+
+class Expected:
+    """The digests of an uninterrupted training, as far as anyone has asked for them."""
+
+    def __init__(self, steps: int, shape: tuple[str, ...]) -> None:
+        self._process = victim("-", steps, shape, "--digests")
+        self._found: dict[int, str] = {}
+        self._lock = threading.Lock()
+
+    def __getitem__(self, step: int) -> str:
+        with self._lock:
+            while step not in self._found:
+                words = line(self._process)
+                self._found[int(words[1])] = words[4] if words[0] == "resumed" else words[2]
+            return self._found[step]
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+def many(home: Path, source: str, kills: int, steps: int, shape: tuple[str, ...], expected: Expected) -> list[Story]:
+    """Several runs at once: most of a life is starting Python."""
+    stories = [Story() for _ in range(LIVES_AT_ONCE)]
+    share = [kills // LIVES_AT_ONCE + (at < kills % LIVES_AT_ONCE) for at in range(LIVES_AT_ONCE)]
+    threads = [
+        threading.Thread(
+            target=killed, args=(home / f"{source}{at}", source, share[at], steps, shape, expected, stories[at], at)
+        )
+        for at in range(LIVES_AT_ONCE)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if any(not story.kills for story, wanted in zip(stories, share, strict=True) if wanted):
+        raise RuntimeError("a run ended before it was killed; what it said is above")
+    return stories
+
+
+def killed(
+    path: Path, source: str, kills: int, steps: int, shape: tuple[str, ...], expected: Expected, story: Story, seed: int
+) -> None:
+    rng = random.Random(SEED + seed)
+    last = -1
+    for at in range(kills + 1):
+        process = victim(str(path), steps, shape, "--source", source, "--digests")
+        last = one_life(process, rng, story, expected, last, kill=at < kills)
+
+
+def one_life(
+    process: subprocess.Popen[str], rng: random.Random, story: Story, expected: Expected, last: int, *, kill: bool
+) -> int:
+    """From resume to SIGKILL. Returns the last step it said."""
+    _, resumed, spent, origin, found = line(process)
+    if last >= 0:
+        story.lost.append(max(0, last - int(resumed)))
+        story.seconds.append(float(spent))
+        story.from_disk += origin != "memory"
+    if found != expected[int(resumed)]:
+        story.wrong.append(int(resumed))
+    said = [int(resumed)]
+    reader = threading.Thread(target=lambda: said.extend(int(words[1]) for words in lines(process)))
+    reader.start()
+    deadline = time.monotonic() + 60
+    while len(said) < 4 and time.monotonic() < deadline:
+        time.sleep(0.002)
+    time.sleep(rng.random() * 1.5)
+    process.kill()
+    process.wait()
+    reader.join()
+    story.kills += kill
+    return said[-1]
+
+
+def keepers_killed(path: Path, kills: int, steps: int, shape: tuple[str, ...], expected: Expected) -> Story:
+    """Training goes on, another keeper takes over; in the end nothing that was acknowledged is missing."""
+    story, rng = Story(), random.Random(SEED)
+    process = victim(str(path), steps, shape, "--digests")
+    line(process)
+    said: list[int] = []
+    reader = threading.Thread(target=lambda: said.extend(int(words[1]) for words in lines(process)))
+    reader.start()
+    for _ in range(kills):
+        time.sleep(1.0 + rng.random())
+        before = len(said)
+        if (pid := keeper_of(path)) is not None:
+            os.kill(pid, 9)
+            story.kills += 1
+        deadline = time.monotonic() + 30
+        while len(said) < before + 5 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        if len(said) < before + 5:
+            story.wrong.append(said[-1])  # training stood still
+    process.kill()
+    process.wait()
+    reader.join()
+    one_life(victim(str(path), steps, shape, "--digests"), rng, story, expected, said[-1], kill=False)
+    return story
+
+
+def keeper_of(path: Path) -> int | None:
+    disk = existing(str(path))
+    name = rendezvous.name_of(load_identity(disk, str(path)).run, str(path))
+    disk.release()
+    called = channel.call(rendezvous.address(name))
+    if called is None:
+        return None
+    pid = called.peer()[0]
+    called.close()
+    return pid
+
+
+def told(case: str, stories: list[Story]) -> list[Row]:
+    lost = [count for story in stories for count in story.lost]
+    seconds = [spent for story in stories for spent in story.seconds]
+    return [
+        Row(case, "kills", sum(story.kills for story in stories), "kills", "-"),
+        Row(case, "steps_lost_max", max(lost, default=0), "steps", "the last step it said", "<= 1"),
+        Row(case, "resumed_from_disk", sum(s.from_disk for s in stories), "resumes", f"of {len(lost)}", "<= 0"),
+        Row(case, "not_exact", sum(len(s.wrong) for s in stories), "resumes", "uninterrupted training", "<= 0"),
+        Row(case, "resume_median_s", statistics.median(seconds or [0.0]), "s", "-", "<= 3.0"),
+        Row(case, "resume_max_s", max(seconds, default=0.0), "s", "-"),
+    ]
+
+
+def victim(path: str, steps: int, shape: tuple[str, ...], *options: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "bench.victim", path, str(steps), *shape, *options]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+
+
+def line(process: subprocess.Popen[str]) -> list[str]:
+    assert process.stdout is not None
+    words = process.stdout.readline().split()
+    if not words:
+        raise RuntimeError(f"a trainer ended with {process.wait()} before it was killed")
+    return words
+
+
+def lines(process: subprocess.Popen[str]) -> list[list[str]]:
+    assert process.stdout is not None
+    return [text.split() for text in process.stdout if text.startswith("step ")]
+
+
+if __name__ == "__main__":
+    sys.exit(main("kills", measure))
