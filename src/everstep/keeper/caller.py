@@ -19,7 +19,11 @@ class Caller:
     def __init__(self, path: str, run: str, rank: int, *, opened: str) -> None:
         self._path, self._run, self._rank, self._opened = path, run, rank, opened
         self._lock = threading.RLock()
+        self._trainer = os.urandom(8).hex()
         self._line = launch.line_to_keeper(path, run)
+
+    def _hello(self, *, take_over: bool) -> Hello:
+        return Hello(__version__, self._rank, os.getpid(), self._trainer, take_over, self._opened)
 
     def hello(self, *, take_over: bool) -> tuple[Welcome, list[int]]:
         """Ask to write; what a trainer before us left comes along.
@@ -29,7 +33,7 @@ class Caller:
         with self._lock:
             for _ in range(CALLS_MAX):
                 try:
-                    self._line.send(Hello(__version__, self._rank, os.getpid(), take_over, self._opened))
+                    self._line.send(self._hello(take_over=take_over))
                     got = self._line.receive(ANSWER_SECONDS)
                     break
                 except Gone:
@@ -61,7 +65,7 @@ class Caller:
     def poke(self) -> bool:
         """Tell the keeper that there is something new. False when it has died."""
         try:
-            self._line.send(Poke())
+            self._line.nudge(Poke())
         except Gone:
             return False
         return True

@@ -37,6 +37,15 @@ class Line:
         except OSError as broken:
             raise Gone(str(broken)) from broken
 
+    def nudge(self, message: Message) -> None:
+        """Send a message that may as well be lost: when the other side has not read the ones before, it is awake."""
+        try:
+            self._end.send(_encode(message), socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            pass
+        except OSError as broken:
+            raise Gone(str(broken)) from broken
+
     def receive(self, seconds: float | None = None) -> tuple[Message, list[int]] | None:
         """The next message and the descriptors that came with it; None when there is none in time."""
         if seconds is not None and not heard([self.fileno()], seconds):

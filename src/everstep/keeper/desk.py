@@ -33,6 +33,7 @@ class Desk:
         self.seat = 0
         """Who sits here, by number: whoever sat here before has nothing to say any more."""
         self.linger_seconds = 0.0
+        self._trainer = ""
         self._disk, self._run, self._path = disk, run, path
         self._lease: lease.Lease | None = None
         self._keeper: Keeper | None = None
@@ -46,7 +47,7 @@ class Desk:
     def welcome(self, hello: Hello) -> tuple[int, int, dict[int, Block]]:
         """Give the desk to this trainer: its seat, the epoch it writes in, and the memory that one before it left."""
         with self._lock:
-            if self.pid and alive(self.pid):
+            if self.pid and alive(self.pid) and self._trainer != hello.trainer:
                 if not hello.take_over:
                     raise RunInUse(
                         f"{names.lease(self.rank)}: process {self.pid} on {os.uname().nodename!r} is writing this run. "
@@ -57,7 +58,7 @@ class Desk:
                 self._lease = lease.take(
                     self._disk, self._run, self.rank, opened=_now(), take_over=hello.take_over, pid=hello.pid
                 )
-            self.pid = hello.pid
+            self.pid, self._trainer = hello.pid, hello.trainer
             self.seat += 1
             blocks = dict(self._areas)
             if self._ring is not None:
@@ -74,9 +75,11 @@ class Desk:
                 if area in self._areas:
                     self._areas[area].close()
                 self._areas[area] = block
-            else:
+            elif self._ring is None or not self._ring.block.same_as(block):
                 self._forget_memory()
                 self._ring = Ring(block)
+            else:
+                block.close()  # the trainer called again; we have its ring
 
     def begin(self, asked: Begin) -> bool:
         """Open the log after the step the trainer begins with. False when the disk does not hold that step."""

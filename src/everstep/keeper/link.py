@@ -8,6 +8,7 @@ import contextlib
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Mapping
 
 import msgspec
@@ -25,7 +26,7 @@ from everstep.keeper.messages import (
 )
 from everstep.ring import held as memory_tier
 from everstep.ring import ring as words
-from everstep.ring.areas import Area, Areas, Pins
+from everstep.ring.areas import Area, Areas, Pins, pin_all
 from everstep.ring.held import Held
 from everstep.ring.pen import Extent, Pen
 from everstep.ring.ring import STATE, Ring
@@ -36,7 +37,8 @@ from everstep.store.memory import Block
 from everstep.types import Bytes
 
 LOGGER = logging.getLogger("everstep")
-RESTARTS_MAX = 100
+RESTARTS_MAX = 1000
+AGAIN_SECONDS = 1.0
 TAKEN_OVER = "another process took this run over. What was acknowledged before is kept; stop this process."
 
 
@@ -52,6 +54,8 @@ class Link:
         self._restarts = 0
         self._reviving: threading.Thread | None = None
         self._unshared: dict[int, Block] = {}
+        self._served = True
+        self._again = 0.0
         self._ended: Health | None = None
         self._pinning: threading.Thread | None = None
         self._missed_at = -1
@@ -115,7 +119,7 @@ class Link:
                 areas.adopt(number, block, found.state.sequence if number == found.state.area else -1)
         if pins is not None:
             blocks = [ring.block, *(block for number, block in self._left.items() if number >= 0)]
-            self._pinning = threading.Thread(target=_pin_all, args=(pins, blocks), name="everstep-pin", daemon=True)
+            self._pinning = threading.Thread(target=pin_all, args=(pins, blocks), name="everstep-pin", daemon=True)
             self._pinning.start()
         self.tally.adopt(found.state.sequence, found.step, {entry.step: entry.sequence for entry in found.records})
         ring.say(words.W_MISSED, 0)
@@ -203,8 +207,12 @@ class Link:
             return
         for number, block in list(self._unshared.items()):
             self._share(number, block)
-        if not self._caller.poke() and self._restarts < RESTARTS_MAX:
+        lost = not self._caller.poke()
+        if not lost and not self._served:  # a keeper is there, but has refused us: it may have been busy with our past
+            lost = time.monotonic() >= self._again
+        if lost and self._restarts < RESTARTS_MAX:
             self._restarts += 1
+            self._again = time.monotonic() + AGAIN_SECONDS
             self.warn(f"the keeper died; another one takes its place ({self._restarts})", kind="keeper")
             self._reviving = threading.Thread(target=self._revive, name="everstep-revive", daemon=True)
             self._reviving.start()
@@ -330,16 +338,13 @@ class Link:
     def _revive(self) -> None:
         """The keeper died: start another, give it ring and areas, and let it go on where the log ends."""
         assert self._asked is not None
+        self._served = False
         try:
             self.epoch = self._caller.call_again()
             self._caller.request(Share(-1), [self.ring.block.descriptor])
             for number in self.areas.numbers:
                 self._caller.request(Share(number), [self.areas[number].block.descriptor])
             self._caller.request(msgspec.structs.replace(self._asked, memory=True, revived=True))
+            self._served = True
         except (EverstepError, Gone) as failed:
             self.warn(f"no keeper: {failed} Steps are in memory only.")
-
-
-def _pin_all(pins: Pins, blocks: list[Block]) -> None:
-    for block in blocks:
-        pins.pin(block)

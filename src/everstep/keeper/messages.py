@@ -8,11 +8,13 @@ from everstep.keeper.health import Health
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
-    """A trainer asks to write. `pid` is whose end ends its part."""
+    """A trainer asks to write. `pid` is whose end ends its part; `trainer` tells it from others, also when it calls
+    again."""
 
     version: str
     rank: int
     pid: int
+    trainer: str
     take_over: bool
     opened: str
 

@@ -140,3 +140,8 @@ class Areas:
             self._ring.revoke(area.sequence)  # before the first byte changes: nobody takes the mixture for a state
             area.sequence = -1
         return area
+
+
+def pin_all(pins: Pins, blocks: list[Block]) -> None:
+    for block in blocks:
+        pins.pin(block)

@@ -23,6 +23,10 @@ class Block:
         self.memory = memoryview(self._map)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
 
+    def same_as(self, other: "Block") -> bool:
+        """Whether both map the same memory."""
+        return os.fstat(self.descriptor).st_ino == os.fstat(other.descriptor).st_ino
+
     def close(self) -> None:
         """Let go of the descriptor. The mapping goes when the last view of it does."""
         if self.descriptor >= 0:

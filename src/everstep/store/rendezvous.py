@@ -45,10 +45,13 @@ def address(name: str) -> str:
 
 def own(name: str) -> int | None:
     """Become the one keeper of this run on this host, for as long as the descriptor is open; None if there is one."""
-    descriptor = os.open(f"{directory()}/{name}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    path = f"{directory()}/{name}.lock"
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+        if os.stat(path).st_ino != os.fstat(descriptor).st_ino:  # the one before us has just taken its name away
+            raise BlockingIOError
+    except (BlockingIOError, FileNotFoundError):
         os.close(descriptor)
         return None
     with contextlib.suppress(FileNotFoundError):
