@@ -12,6 +12,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -116,7 +117,7 @@ def one_life(
     if found != expected[int(resumed)]:
         story.wrong.append(int(resumed))
     said = [int(resumed)]
-    reader = threading.Thread(target=lambda: said.extend(int(words[1]) for words in lines(process)))
+    reader = threading.Thread(target=follow, args=(process, said))
     reader.start()
     deadline = time.monotonic() + 60
     while len(said) < 4 and time.monotonic() < deadline:
@@ -135,7 +136,7 @@ def keepers_killed(path: Path, kills: int, steps: int, shape: tuple[str, ...], e
     process = victim(str(path), steps, shape, "--digests")
     line(process)
     said: list[int] = []
-    reader = threading.Thread(target=lambda: said.extend(int(words[1]) for words in lines(process)))
+    reader = threading.Thread(target=follow, args=(process, said))
     reader.start()
     for _ in range(kills):
         time.sleep(1.0 + rng.random())
@@ -186,6 +187,11 @@ def victim(path: str, steps: int, shape: tuple[str, ...], *options: str) -> subp
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
 
 
+def follow(process: subprocess.Popen[str], said: list[int]) -> None:
+    for words in lines(process):
+        said.append(int(words[1]))  # noqa: PERF401 others look while it grows
+
+
 def line(process: subprocess.Popen[str]) -> list[str]:
     assert process.stdout is not None
     words = process.stdout.readline().split()
@@ -194,9 +200,11 @@ def line(process: subprocess.Popen[str]) -> list[str]:
     return words
 
 
-def lines(process: subprocess.Popen[str]) -> list[list[str]]:
+def lines(process: subprocess.Popen[str]) -> Iterator[list[str]]:
     assert process.stdout is not None
-    return [text.split() for text in process.stdout if text.startswith("step ")]
+    for text in process.stdout:
+        if text.startswith("step ") and text.endswith("\n"):
+            yield text.split()
 
 
 if __name__ == "__main__":
