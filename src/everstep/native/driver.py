@@ -74,7 +74,10 @@ def pin(address: int, nbytes: int) -> None:
         driver.cuMemHostUnregister(where)
         code = driver.cuMemHostRegister_v2(where, ctypes.c_size_t(nbytes), ctypes.c_uint(0))
     if code:
-        raise CudaFailed(f"{nbytes} bytes of host memory could not be pinned (CUDA error {code}).")
+        raise CudaFailed(
+            f"{nbytes} bytes of host memory could not be pinned (CUDA error {code}). Lower Settings.buffer_bytes_max "
+            "or free host memory; 'ulimit -l' must allow it."
+        )
 
 
 def unpin(address: int) -> None:

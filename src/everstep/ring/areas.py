@@ -44,6 +44,7 @@ class Areas:
         self._held: dict[int, Area] = {}
         self._made: list[Area] = []
         self._maker: threading.Thread | None = None
+        self._failed: Exception | None = None
         self.count = 1
 
     def adopt(self, number: int, block: Block, sequence: int) -> None:
@@ -92,6 +93,8 @@ class Areas:
         watch(lambda: not maker.is_alive() or (bool(self._made) and not all_of_them), seconds)
         made = bool(self._made)
         self._collect()
+        if self._failed is not None and not made:
+            raise self._failed
         return made
 
     def close(self) -> None:
@@ -106,7 +109,7 @@ class Areas:
         """The area; where it takes long, a thread makes it, and all that are still missing with it."""
         if self._pins is None:
             return self._use(Area(number, memory.create(f"state-{number}", max(nbytes, 1), present=False)))
-        if self._maker is None or not self._maker.is_alive():
+        if self._failed is None and (self._maker is None or not self._maker.is_alive()):
             missing = sorted(set(range(self.count)) - set(self._held) - {number})
             self._maker = threading.Thread(
                 target=self._bring_in, args=([number, *missing], nbytes), name="everstep-area", daemon=True
@@ -116,10 +119,13 @@ class Areas:
 
     def _bring_in(self, numbers: list[int], nbytes: int) -> None:
         assert self._pins is not None
-        for number in numbers:
-            block = memory.create(f"state-{number}", max(nbytes, 1), present=False)
-            self._pins.pin(block)
-            self._made.append(Area(number, block))
+        try:
+            for number in numbers:
+                block = memory.create(f"state-{number}", max(nbytes, 1), present=False)
+                self._pins.pin(block)
+                self._made.append(Area(number, block))
+        except Exception as failed:  # noqa: BLE001 whoever waits for an area is told
+            self._failed = failed
 
     def _collect(self) -> None:
         while self._made:

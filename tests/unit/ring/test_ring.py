@@ -1,0 +1,177 @@
+"""A ring gives out its bytes in turn, takes them back in turn, and nobody takes half an entry for whole."""
+
+import os
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from everstep import native
+from everstep.errors import Damaged
+from everstep.ring import ring as rings
+from everstep.ring.areas import Areas
+from everstep.ring.held import held
+from everstep.ring.pen import Pen
+from everstep.ring.ring import E_DEVICE, REBASE, STATE, UPDATE, W_HEAD, W_KEEP, W_RELEASED, Ring
+from everstep.ring.size import sizes
+from everstep.ring.tally import Tally
+from everstep.store.memory import Block
+
+
+def made(nbytes: int = 1 << 16, entries: int = 64) -> tuple[Ring, Pen]:
+    ring = rings.create(nbytes, entries=entries, present=False)
+    return ring, Pen(ring)
+
+
+def put(ring: Ring, pen: Pen, kind: int, step: int, data: bytes, *, low: int | None = None, area: int = -1) -> int:
+    extent = pen.put([data])
+    assert extent is not None
+    sequence = pen.write(kind, step, [extent], low=low, area=area)
+    ring.vouch(sequence, E_DEVICE)
+    pen.vouch(sequence)
+    return sequence
+
+
+def test_an_entry_counts_once_both_sides_have_vouched_for_it() -> None:
+    ring, pen = made()
+    extent = pen.put([b"abc", b"def"])
+    assert extent is not None
+    sequence = pen.write(UPDATE, 7, [extent])
+    assert not ring.whole(sequence)
+    pen.vouch(sequence)
+    assert not ring.whole(sequence)
+    ring.vouch(sequence, E_DEVICE)
+    assert ring.whole(sequence)
+    assert [bytes(piece) for piece in ring.pieces(ring.read(sequence))] == [b"abcdef"]
+
+
+def test_another_process_sees_the_same_through_the_descriptor() -> None:
+    ring, pen = made()
+    sequence = put(ring, pen, UPDATE, 3, b"xyz")
+    other = Ring(Block(os.dup(ring.block.descriptor)))
+    assert other.whole(sequence)
+    assert bytes(other.pieces(other.read(sequence))[0]) == b"xyz"
+
+
+def test_a_void_entry_is_whole_and_holds_nothing() -> None:
+    ring, pen = made()
+    extent = pen.put([b"x"])
+    assert extent is not None
+    sequence = pen.write(UPDATE, 1, [extent])
+    pen.void(sequence)
+    assert ring.whole(sequence)
+    assert ring.read(sequence).kind == rings.VOID
+    assert pen.unsaid == []
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(1, 9000), min_size=1, max_size=60), st.integers(0, 5))
+def test_bytes_are_never_given_out_twice(lengths: list[int], lag: int) -> None:
+    ring, pen = made(1 << 15)
+    live: list[tuple[int, bytes]] = []
+    for step, length in enumerate(lengths):
+        data = bytes([step % 251]) * length
+        while pen.put([data]) is None:
+            assert live, "an empty ring has room"
+            live.pop(0)
+            first = live[0][0] if live else pen.next
+            ring.say(W_RELEASED, first)
+            ring.say(W_KEEP, first)
+        pen.abandon()
+        live.append((put(ring, pen, UPDATE, step, data), data))
+        while len(live) > lag + 3:
+            live.pop(0)
+            ring.say(W_RELEASED, live[0][0])
+            ring.say(W_KEEP, live[0][0])
+        for sequence, wanted in live:
+            assert bytes(ring.pieces(ring.read(sequence))[0]) == wanted
+
+
+def test_memory_holds_the_newest_state_and_the_records_without_a_gap_after_it() -> None:
+    ring, pen = made()
+    assert held(ring) is None
+    put(ring, pen, STATE, 4, b"{}", area=0)
+    for step in (5, 6, 8):
+        put(ring, pen, UPDATE, step, b"g")
+    found = held(ring)
+    assert found is not None
+    assert (found.step, [entry.step for entry in found.records]) == (6, [5, 6])
+
+
+def test_a_state_in_parts_needs_the_records_from_its_oldest_part_on() -> None:
+    ring, pen = made()
+    for step in (5, 6, 7):
+        put(ring, pen, UPDATE, step, b"g")
+    put(ring, pen, STATE, 7, b"{}", low=5, area=0)
+    found = held(ring)
+    assert found is not None
+    assert (found.step, [entry.step for entry in found.records]) == (7, [6, 7])
+    other, hand = made()
+    put(other, hand, UPDATE, 7, b"g")
+    put(other, hand, STATE, 7, b"{}", low=5, area=0)
+    assert held(other) is None, "the record of step 6 is missing"
+
+
+def test_a_step_that_only_a_base_holds_ends_what_records_lead_to() -> None:
+    ring, pen = made()
+    put(ring, pen, STATE, 1, b"{}", area=0)
+    put(ring, pen, REBASE, 2, b"r")
+    put(ring, pen, UPDATE, 3, b"g")
+    found = held(ring)
+    assert found is not None
+    assert found.step == 1
+
+
+def test_a_tally_keeps_what_memory_needs_and_nothing_before_it() -> None:
+    ring, pen = made()
+    tally = Tally(pen)
+    for step in (1, 2, 3):
+        tally.written(put(ring, pen, UPDATE, step, b"g"), UPDATE, step, step)
+    assert tally.look(keeps=True) == -1
+    state = put(ring, pen, STATE, 3, b"{}", low=2, area=0)
+    tally.written(state, STATE, 3, 2)
+    assert tally.look(keeps=True) == 3
+    assert ring.word(W_KEEP) == 2, "the record of step 3 repairs what is of step 2"
+    tally.written(put(ring, pen, UPDATE, 4, b"g"), UPDATE, 4, 4)
+    assert tally.look(keeps=True) == 4
+
+
+def test_a_place_that_cannot_be_right_is_damage() -> None:
+    ring, pen = made()
+    sequence = put(ring, pen, UPDATE, 1, b"g")
+    native.store(ring.place(sequence) + 8 * rings.E_EXTENTS, 1 << 40)
+    with pytest.raises(Damaged, match="leaves it"):
+        ring.read(sequence)
+    with pytest.raises(Damaged, match="is not there"):
+        ring.read(ring.word(W_HEAD) + 5)
+
+
+def test_an_area_is_free_when_nobody_needs_it() -> None:
+    ring, _ = made()
+    areas = Areas(ring, lambda _number, _block: None, None)
+    areas.count = 2
+    first = areas.free(100, 200, -1)
+    assert first is not None
+    assert first.block.nbytes >= 200
+    first.sequence = 5
+    second = areas.free(100, 200, 5)
+    assert second is not None
+    assert second is not first, "the newest state stays"
+    second.sequence = 9
+    assert areas.free(100, 200, 5) is None, "one holds the newest, one is being filled"
+    assert areas.free(100, 200, 9) is first
+    ring.say(rings.W_ASSIGNED + second.number, 10)
+    first.sequence = 12
+    assert areas.free(100, 200, 12) is None, "the disk still reads the other"
+    ring.say(rings.W_DONE + second.number, 10)
+    assert areas.free(100, 200, 12) is second
+
+
+@pytest.mark.parametrize(
+    ("budget", "areas"), [(None, 3), (10_000, 1), (64 << 20, 3), (5 << 20, 3), (int(2.6 * (1 << 20)), 2)]
+)
+def test_memory_is_shared_out_within_its_bound(budget: int | None, areas: int) -> None:
+    found = sizes(100_000, 1 << 20, budget, 1 << 33)
+    assert found.areas == areas
+    if budget is not None and areas > 1:
+        assert found.ring_bytes + found.areas * found.state_bytes <= budget
