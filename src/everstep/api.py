@@ -127,7 +127,8 @@ class Run:
                 f"step {wanted} was not recorded (see run.health), {link.acknowledged} is acknowledged. The next "
                 "base closes the gap."
             )
-        recording.pay(timeout)
+        if wanted > link.acknowledged:
+            recording.pay(timeout)
         if not link.wait(wanted, timeout):
             health = link.health
             raise NotAcknowledged(

@@ -39,8 +39,8 @@ def train(path: str, steps: int, report: Callable[[str], None], *, wait_every: i
     report(f"acknowledged {acknowledged}")
     session._body = lambda: body(session.step + 1)
     while session.step < steps:
-        keeper.reserve(10_000, 60.0)
-        session.commit(with_base=session.step % 7 == 3 and keeper.reserve_base(0.0))
+        keeper.idle(60.0)
+        session.commit(with_base=session.step % 7 == 3 and keeper.idle(0.0))
         report(f"committed {session.step} {session.state.hex()}")
         if wait_every and session.step % wait_every == 0 and not keeper.wait(session.step, 60.0):
             raise AssertionError(f"not acknowledged: {keeper.health}")

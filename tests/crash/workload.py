@@ -79,7 +79,7 @@ class Session:
             chain=last.frame.chain if last is not None else 0, opened="now", segment_bytes=SEGMENT_BYTES,
         )  # fmt: skip
         truth.floor = self.epoch
-        keeper = Keeper(disk, self._lease.book, writer, buffer_bytes_max=1 << 20, retain_bytes_max=RETAIN_BYTES)
+        keeper = Keeper(disk, self._lease.book, writer, retain_bytes_max=RETAIN_BYTES)
         if threads:
             keeper.start(self.step, based=bool(routes))
         else:
@@ -101,9 +101,7 @@ class Session:
 
     def rebase(self, *, skipped: int) -> None:
         """Lose some steps, then take one that only a base can hold."""
-        for _ in range(skipped):
-            self.step += 1
-            self._keeper().skip(self.step, "the buffer was full")
+        self.step += skipped
         body = self._body()
         self._advance(self.step + 1, truth_module.anew(body))
         self._keeper().put(_item(frame.REBASE, self.step, body), StateCopy(self.step, self.state))

@@ -106,6 +106,27 @@ def test_a_stalled_disk_costs_a_bounded_wait_and_then_a_visible_gap(tmp_path: Pa
     assert resumed(tmp_path / "run", width=64) == (42, program.bits())
 
 
+def test_a_disk_that_refuses_for_long_leaves_memory_every_step(tmp_path: Path, around: Around) -> None:
+    full = threading.Event()
+    around(lambda disk: FailingDisk(disk, lambda at, _path: errno.ENOSPC if full.is_set() and at == "write" else None))
+    program = Small(width=64)
+    with program.open(tmp_path / "run", settings=everstep.Settings(buffer_bytes_max=3 << 20, stall_ms_max=2000)) as run:
+        run.resume()
+        program.step()
+        run.commit()
+        run.wait(timeout=30)
+        full.set()
+        for step in range(2, 301):
+            program.step()
+            assert run.commit() == step
+        assert (run.health.not_recorded, run.acknowledged("memory"), run.health.state) == (0, 300, "degraded")
+        assert run.acknowledged("disk") < 300
+        full.clear()
+        run.wait(timeout=60)
+        assert run.health.error is None
+    assert resumed(tmp_path / "run", width=64) == (300, program.bits())
+
+
 def files(home: Path) -> set[str]:
     return {path.name for path in (home / "run" / "w00000").glob("b*.safetensors")}
 

@@ -46,8 +46,6 @@ class Shared:
     snapshot: Snapshot | None = None
     queued_bytes: int = 0
     committed: int = -1
-    not_recorded: int = 0
-    skipped: int = -1
     bases: int = 0
     state: State = "ok"
     errors: dict[str, str] = field(default_factory=dict)
@@ -76,7 +74,7 @@ class Shared:
     def health(self, acknowledged: int) -> Health:
         error = next(iter(self.errors.values()), None)
         return Health(
-            self.state, self.committed, acknowledged, acknowledged, self.queued_bytes, self.not_recorded, 0, self.bases,
+            self.state, self.committed, acknowledged, acknowledged, self.queued_bytes, 0, 0, self.bases,
             error, tuple(self.warnings),
         )  # fmt: skip
 

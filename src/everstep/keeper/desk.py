@@ -190,7 +190,7 @@ class Desk:
             acknowledged=before, pid=self.pid,
         )  # fmt: skip
         self._keeper = Keeper(
-            self._disk, ours.book, writer, buffer_bytes_max=ring.data_bytes, retain_bytes_max=asked.retain_bytes_max,
+            self._disk, ours.book, writer, retain_bytes_max=asked.retain_bytes_max,
             noted=self._say,
         )  # fmt: skip
         self._keeper.start(step, based=on_disk, before=before)

@@ -34,13 +34,12 @@ class Keeper:
     """The owner of one writer's log and bases, from `start` to `close`."""
 
     def __init__(
-        self, disk: Disk, book: Book, writer: Writer, *, buffer_bytes_max: int, retain_bytes_max: int,
+        self, disk: Disk, book: Book, writer: Writer, *, retain_bytes_max: int,
         noted: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         self._disk = disk
         self._book = book
         self._writer = writer
-        self._buffer_bytes_max = buffer_bytes_max
         self._retain_bytes_max = retain_bytes_max
         self._noted = noted
         self._shared = Shared()
@@ -51,6 +50,7 @@ class Keeper:
         self._threads: list[threading.Thread] = []
         self._hashes = False
         self._rate = 0.0
+        self._yields = False
         self._said: set[str] = set()
 
     def start(self, step: int, *, based: bool, before: int = -1) -> None:
@@ -68,24 +68,6 @@ class Keeper:
         self._threads.append(thread)
 
     # What the training loop calls.
-
-    def reserve(self, nbytes: int, seconds: float) -> bool:
-        """Wait for room in the buffer. A record larger than the buffer gets in when the buffer is empty.
-
-        While the disk refuses writes nothing is waited for: it may take hours, and training comes first.
-        """
-        return self._wait_for(
-            lambda shared: not shared.items or shared.queued_bytes + nbytes <= self._buffer_bytes_max, seconds
-        )
-
-    def reserve_base(self, seconds: float) -> bool:
-        """Wait until the previous base is written."""
-        return self._wait_for(lambda shared: shared.snapshot is None, seconds)
-
-    def _wait_for(self, free: Callable[[Shared], bool], seconds: float) -> bool:
-        with self._changed:
-            self._changed.wait_for(lambda: free(self._shared) or self._shared.state != "ok", seconds)
-            return free(self._shared) and self._shared.state in ("ok", "degraded")
 
     def put(self, item: Item, snapshot: Snapshot | None) -> None:
         """Take a record, and with it a base of the same step."""
@@ -106,20 +88,6 @@ class Keeper:
         with self._changed:
             self._shared.snapshot = snapshot
             self._changed.notify_all()
-
-    def skip(self, step: int, why: str) -> None:
-        """Note that a step was not recorded. The first of a row says why."""
-        with self._changed:
-            first = self._shared.not_recorded == 0 or self._shared.committed != self._shared.skipped
-            self._shared.committed = self._shared.skipped = step
-            self._shared.not_recorded += 1
-        if first:
-            self.warn(f"steps from {step} on were not recorded: {why}, and the disk has not caught up")
-
-    @property
-    def committed(self) -> int:
-        """The newest step that was handed over, recorded or not."""
-        return self._shared.committed
 
     def warn(self, text: str, kind: str = "") -> None:
         """Leave a word in `health`, and in the program's log the first time that one of its kind is said."""
@@ -159,12 +127,22 @@ class Keeper:
             return self._shared.state, self._frontier.acknowledged, self._shared.bases
 
     def drop(self) -> list[int]:
-        """Give up every record that is not being written yet; their steps. Only a base can close the gap."""
+        """Give up every record that is not being written yet, and those that the disk refuses; their steps.
+
+        Only a base can close the gap.
+        """
         with self._changed:
+            refused = [item for item in self._shared.items if item.state == "writing"] if self._refused else []
             dropped = self._shared.drop()
             for item in dropped:
                 item.release()
-            return [item.record.step for item in dropped]
+            self._yields = bool(refused)
+            self._changed.notify_all()
+            return [item.record.step for item in (*refused, *dropped)]
+
+    @property
+    def _refused(self) -> bool:
+        return "log" in self._shared.errors
 
     def idle(self, seconds: float) -> bool:
         """Whether everything that was handed over is written, or never will be, after at most `seconds`."""
@@ -225,9 +203,20 @@ class Keeper:
 
     def _write_records(self) -> None:
         while batch := self._next_batch():
-            if not self._persist("log", lambda: self._writer.write([item.record for item in batch], self.acknowledged)):
+            if self._persist("log", lambda: self._writer.write([item.record for item in batch], self.acknowledged)):
+                self._acknowledge(batch)
+            elif not self._given_up(batch):
                 return
-            self._acknowledge(batch)
+
+    def _given_up(self, batch: list[Item]) -> bool:
+        """Whether the batch that the disk refuses makes way for newer steps."""
+        with self._changed:
+            if not self._yields or self._shared.stopped:
+                return False
+            self._yields = False
+            self._remove(batch)
+            self._changed.notify_all()
+            return True
 
     def _next_batch(self) -> list[Item]:
         """What waits, up to a bound; it stays in the buffer until it is durable. Empty when it is time to stop."""
@@ -276,19 +265,27 @@ class Keeper:
                 )
             with self._changed:
                 pause = RETRY_SECONDS[min(tries, len(RETRY_SECONDS) - 1)]
-                if self._changed.wait_for(lambda: self._shared.closing or self._shared.stopped, pause):
+                if self._changed.wait_for(lambda: self._leaves(what), pause):
                     return False
         return False
+
+    def _leaves(self, what: str) -> bool:
+        """Whether it is no use to try again."""
+        return self._shared.closing or self._shared.stopped or (what == "log" and self._yields)
 
     def _acknowledge(self, batch: list[Item]) -> None:
         with self._changed:
             for item in batch:
                 self._frontier.logged(item.record.step, rebase=item.record.kind == frame.REBASE)
-                if self._shared.items and self._shared.items[0] is item:
-                    self._shared.items.popleft()
-                    self._shared.queued_bytes -= item.nbytes
-                    item.release()
+            self._remove(batch)
             self._note()
+
+    def _remove(self, batch: list[Item]) -> None:
+        for item in batch:
+            if self._shared.items and self._shared.items[0] is item:
+                self._shared.items.popleft()
+                self._shared.queued_bytes -= item.nbytes
+                item.release()
 
     def _write_bases(self) -> None:
         while (snapshot := self._next_snapshot()) is not None:

@@ -121,8 +121,11 @@ class Recording:
             self._link.poke()
 
     def pay(self, seconds: float | None) -> None:
-        """A step that only a base can hold went to memory alone, because the disk was busy: now it gets its base."""
-        if self._owed and self._link.wait_for_base(seconds, patiently=True) and not self._unsettled:
+        """Steps that the disk was spared are in memory, perhaps in parts: now it gets a base of the newest."""
+        spared = self._owed or self._link.ring.word(rings.W_DROPPED) > 0
+        if not spared or self.recorded < self.step or self._hooks.why_base is not None or self._unsettled:
+            return
+        if self._link.wait_for_base(seconds, patiently=True) and self._link.acknowledged < self.step:
             self._state(self.step, to_disk=True, must=True)
             self.finish()
             self._link.poke()
@@ -131,7 +134,7 @@ class Recording:
         """Let go of the training program; what is committed is whole when this returns, and the disk will have it."""
         try:
             self.finish()
-            self._last_base(seconds)
+            self.pay(seconds)
         finally:
             self._hooks.remove()
             self._hooks.reset()
@@ -146,16 +149,6 @@ class Recording:
     def predicted(self) -> float | None:
         """What the schedule expects capture to cost; None before enough was measured."""
         return self._states.predicted
-
-    def _last_base(self, seconds: float) -> None:
-        """Steps that the disk was spared are in memory, perhaps in parts: at the end it gets a base."""
-        spared = self._owed or self._link.ring.word(rings.W_DROPPED) > 0
-        if not spared or self.recorded < self.step or self._hooks.why_base is not None or self.step < 0:
-            return
-        if self._link.wait_for_base(seconds, patiently=True) and self._link.acknowledged < self.step:
-            self._state(self.step, to_disk=True, must=True)
-            self.finish()
-            self._link.poke()
 
     def leave(self) -> None:
         """In a forked child: the program goes on, unwatched."""
