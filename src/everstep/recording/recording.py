@@ -10,6 +10,7 @@ import torch
 
 from everstep.capture import record, snapshot
 from everstep.capture.hooks import BUFFER_FULL, Hooks
+from everstep.capture.measure import HEAD_BYTES
 from everstep.capture.mover import Mover, offsets
 from everstep.capture.proof import Proof
 from everstep.errors import EverstepError, Misuse
@@ -26,8 +27,6 @@ from everstep.types import Tensor
 
 GAP = "steps before it were not recorded"
 PIN_SECONDS = 600.0
-HEAD_BYTES = 64 << 10
-"""Room for what a record says of itself."""
 
 
 class Recording:
