@@ -18,6 +18,7 @@ from pathlib import Path
 
 from bench.harness import Row, gpu, main
 from everstep.keeper import channel
+from everstep.keeper.messages import Look, Report
 from everstep.store import rendezvous
 from everstep.store.disk import existing
 from everstep.store.manifest import load_identity
@@ -149,6 +150,8 @@ def keepers_killed(path: Path, kills: int, steps: int, shape: tuple[str, ...], e
             time.sleep(0.01)
         if len(said) < before + 5:
             story.wrong.append(said[-1])  # training stood still
+        while not served(path, process.pid) and time.monotonic() < deadline:
+            time.sleep(0.01)  # both at once may lose what only memory holds: that is not the promise
     process.kill()
     process.wait()
     reader.join()
@@ -157,15 +160,34 @@ def keepers_killed(path: Path, kills: int, steps: int, shape: tuple[str, ...], e
 
 
 def keeper_of(path: Path) -> int | None:
-    disk = existing(str(path))
-    name = rendezvous.name_of(load_identity(disk, str(path)).run, str(path))
-    disk.release()
-    called = channel.call(rendezvous.address(name))
+    called = call(path)
     if called is None:
         return None
     pid = called.peer()[0]
     called.close()
     return pid
+
+
+def served(path: Path, trainer: int) -> bool:
+    """Whether there is a keeper that holds this trainer's memory."""
+    called = call(path)
+    if called is None:
+        return False
+    try:
+        called.send(Look())
+        got = called.receive(5)
+        return got is not None and isinstance(got[0], Report) and got[0].pid == trainer and got[0].health.memory >= 0
+    except channel.Gone:
+        return False
+    finally:
+        called.close()
+
+
+def call(path: Path) -> channel.Line | None:
+    disk = existing(str(path))
+    name = rendezvous.name_of(load_identity(disk, str(path)).run, str(path))
+    disk.release()
+    return channel.call(rendezvous.address(name))
 
 
 def told(case: str, stories: list[Story]) -> list[Row]:

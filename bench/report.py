@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from bench.overhead.page import tables
+
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results"
 PAGE = ROOT / "docs" / "BENCHMARKS.md"
@@ -29,12 +31,12 @@ def section(result: dict[str, Any], name: str) -> str:
     machine, versions = result["machine"], result["versions"]
     where = f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB"
     where += f", {machine['gpu']}" if machine.get("gpu") else ""
+    where += f" at a fixed {machine['gpu_clock_mhz']} MHz" if machine.get("gpu_clock_mhz") else ""
     what = ", ".join(f"{key} {value}" for key, value in versions.items())
-    lines = [
-        f"## {result['bench']}",
-        "",
-        f"`bench/results/{name}`, {result['date'][:10]}; {where}; {what}",
-        "",
+    lines = [f"## {result['bench']}", "", f"`bench/results/{name}`, {result['date'][:10]}; {where}; {what}", ""]
+    if result["bench"] == "overhead":
+        return "\n".join([*lines, "![overhead](overhead.svg)", "", tables(result["rows"])])
+    lines += [
         "| case | metric | value | baseline | target | met |",
         "|---|---|---:|---|---|---|",
     ]

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from everstep.capture.mover import HostMover, Target, Tensors
+from everstep.capture.mover import HostMover, Parcel, Target, Tensors
 from everstep.ring.ring import E_DEVICE, Ring
 from everstep.store.memory import Block
 from everstep.types import Tensor
@@ -29,9 +29,9 @@ class LateMover:
     def unpin(self, block: Block) -> None:
         self.pinned.remove(block.address)
 
-    def copy(self, target: Target, described: Sequence[Tensor], places: Sequence[int], tensors: Tensors) -> None:
+    def copy(self, target: Target, parcel: Parcel) -> None:
         assert any(p <= target.address for p in self.pinned)
-        self._queue.append(lambda: self._now.copy(target, described, places, tensors))
+        self._queue.append(lambda: self._now.copy(target, parcel))
 
     def take(
         self, what: str, target: Target, described: Sequence[Tensor], places: Sequence[int], tensors: Tensors,

@@ -15,7 +15,9 @@ import tempfile
 import time
 import traceback
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -25,6 +27,8 @@ from bench.models import Program, build
 from bench.overhead import peered, recorded
 from bench.overhead.blocks import host_bandwidth, settle, timed
 from bench.overhead.cases import FULL, QUICK, Job, chosen
+from bench.overhead.clock import steady
+from bench.overhead.costs import spread_pct
 from bench.overhead.results import merged
 from bench.overhead.say import say
 from bench.peers import missing
@@ -46,22 +50,29 @@ def main() -> int:
     if not given.quick and not torch.cuda.is_available():
         options.error("this needs a GPU; --quick does not")
     old = json.loads(given.append.read_text()) if given.append and given.append.exists() else None
-    merged(old, document("overhead", [], quick=given.quick))  # refused now, not after the work
     found: list[Row] = []
     failures = 0
-    for job in jobs:
-        for answer in run(job, torch.device("cpu" if given.quick else "cuda")):
-            failures += answer is None
-            found += answer or []
-        for path in (given.json, given.append):
-            if path is not None:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                result = document("overhead", found, quick=given.quick)
-                path.write_text(json.dumps(merged(old if path == given.append else None, result), indent=1) + "\n")
+    with steady() as clock:
+        merged(old, outcome([], given.quick, clock))  # refused now, not after the work
+        for job in jobs:
+            for answer in run(job, torch.device("cpu" if given.quick else "cuda")):
+                failures += answer is None
+                found += answer or []
+            result = outcome(found, given.quick, clock)
+            for path in (given.json, given.append):
+                if path is not None:
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.write_text(json.dumps(merged(old if path == given.append else None, result), indent=1) + "\n")
     show("overhead", found)
     if dist.is_initialized():
         dist.destroy_process_group()
     return 1 if failures else 0
+
+
+def outcome(found: list[Row], quick: bool, clock: int | None) -> dict[str, Any]:
+    result = document("overhead", found, quick=quick)
+    result["machine"]["gpu_clock_mhz"] = clock
+    return result
 
 
 def run(job: Job, device: torch.device) -> Iterator[list[Row] | None]:
@@ -90,7 +101,9 @@ def sources(job: Job, program: Program, home: Path) -> Iterator[list[Row] | None
     """A, B, A, C, A, ...: every block with everstep stands between two without."""
     bandwidth = host_bandwidth(program.device) if program.device.type == "cuda" else None
     turns: dict[str, list[recorded.Turn]] = {source: [] for source in job.sources}
-    before = timed(program, job.plan.plain)
+    plain = partial(timed, program, job.plan.measured, warm=job.plan.warm)
+    before = plain()
+    without = [before]
     for _ in range(job.plan.rounds):
         for source in list(turns):
             try:
@@ -100,7 +113,8 @@ def sources(job: Job, program: Program, home: Path) -> Iterator[list[Row] | None
                 del turns[source]
                 yield None
                 continue
-            after = timed(program, job.plan.plain)
+            after = plain()
+            without.append(after)
             turns[source].append(recorded.Turn(before, during, after))
             say(
                 f"{job.label}, {source}: {1e3 * before.step_s:.2f}, {1e3 * during.block.step_s:.2f}, "
@@ -108,7 +122,10 @@ def sources(job: Job, program: Program, home: Path) -> Iterator[list[Row] | None
             )
             before = after
     if bandwidth is not None and turns:
-        yield [Row(job.label, "host_bandwidth", bandwidth / 1e9, "GB/s", "one pinned copy, device idle")]
+        yield [
+            Row(job.label, "host_bandwidth", bandwidth / 1e9, "GB/s", "one pinned copy, device idle"),
+            Row(job.label, "noise_pct", spread_pct(without), "%", "slowest against fastest block without checkpoint"),
+        ]
     for source, taken in turns.items():
         yield recorded.rows(f"{job.label}, {source}", source, program, taken, bandwidth)
 

@@ -1,9 +1,10 @@
-"""A block of training steps on the clock: each step by the device's own clock, the whole by the wall's.
+"""A block of training steps on the clock, the device's own where there is one.
 
-Nothing here waits for the device inside a block. At its ends only the training stream is waited for: a copy that is
-still under way beside it belongs to the next step, and is paid for there if it delays it.
+Nothing here waits for the device inside a block, nor between its warm-up and what is measured. At its ends only the
+training stream is waited for: a copy that is still under way beside it belongs to the next step.
 """
 
+import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,30 +17,33 @@ from bench.models import Program
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    step_s: float
-    """Wall clock of the whole block, per step."""
     steps_ms: tuple[float, ...]
+    """From the end of one step to the end of the next: whatever holds one up is in it."""
     gpu_bytes: int
     """The most that tensors took; 0 without a GPU."""
 
+    @property
+    def step_s(self) -> float:
+        return statistics.fmean(self.steps_ms) / 1e3
 
-def timed(program: Program, steps: int, after: Callable[[int], None] | None = None) -> Block:
-    """Train `steps` times, calling `after` after each."""
+
+def timed(program: Program, steps: int, after: Callable[[int], None] | None = None, *, warm: int = 0) -> Block:
+    """Train `warm` times and then `steps` times on the clock, calling `after` after each."""
     marks = Marks(program.device)
     settle(program.device)
     if program.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    began = time.perf_counter()
-    marks.add()
-    for at in range(steps):
+    for at in range(-warm, steps):
+        if at == 0:
+            marks.add()
         program.step()
         if after is not None:
             after(at)
-        marks.add()
+        if at >= 0:
+            marks.add()
     settle(program.device)
-    spent = time.perf_counter() - began
     peak = torch.cuda.max_memory_allocated() if program.device.type == "cuda" else 0
-    return Block(spent / steps, marks.milliseconds(), peak)
+    return Block(marks.milliseconds(), peak)
 
 
 def settle(device: torch.device) -> None:

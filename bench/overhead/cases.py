@@ -10,11 +10,11 @@ SOURCES = ("gradient fp32", "gradient bf16", "state")
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Steps of the blocks, and how often the whole row of them is repeated."""
+    """Steps of every block, with everstep or without, and how often the whole row of blocks is repeated."""
 
     rounds: int
-    plain: int
     warm: int
+    """Before the clock is read for the first time. They count for what was recorded."""
     measured: int
     peer_s: float = 30.0
     """For the intervals of one peer. Every step is always measured, others while this lasts."""
@@ -38,19 +38,19 @@ class Job:
         return [f"{self.label}, {subject}" for subject in (*self.sources, *self.peers)]
 
 
-QUICK = [Job("gpt-tiny", False, Plan(1, 12, 6, 24, peer_s=6.0), peers=("torch.save",))]
+QUICK = [Job("gpt-tiny", False, Plan(1, 6, 24, peer_s=6.0), peers=("torch.save",))]
 """What two CPU cores measure within a minute: that it works, and roughly where it stands."""
 
 FULL = [
-    Job("gpt-124m", True, Plan(2, 30, 10, 60), peers=tuple(PEERS)),
-    Job("gpt-355m", True, Plan(2, 20, 8, 40), peers=tuple(PEERS)),
-    Job("gpt-774m", True, Plan(1, 20, 6, 40)),
-    Job("gpt-1.5b", True, Plan(1, 16, 6, 30)),
-    Job("resnet-50", False, Plan(1, 20, 8, 40)),
-    Job("gpt-124m", False, Plan(1, 30, 10, 60)),
-    Job("gpt-355m", False, Plan(1, 20, 8, 40)),
-    Job("gpt-774m", False, Plan(1, 16, 6, 30)),
-    Job("gpt-1.5b", False, Plan(1, 12, 6, 24, peer_s=6.0)),
+    Job("gpt-124m", True, Plan(2, 20, 60, peer_s=15.0), peers=tuple(PEERS)),
+    Job("gpt-355m", True, Plan(1, 16, 50, peer_s=15.0), peers=tuple(PEERS)),
+    Job("gpt-774m", True, Plan(1, 10, 30)),
+    Job("gpt-1.5b", True, Plan(1, 10, 24)),
+    Job("resnet-50", False, Plan(2, 16, 40)),
+    Job("gpt-124m", False, Plan(1, 20, 60)),
+    Job("gpt-355m", False, Plan(1, 16, 50)),
+    Job("gpt-774m", False, Plan(1, 10, 30)),
+    Job("gpt-1.5b", False, Plan(1, 10, 24)),
 ]
 
 

@@ -5,6 +5,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from bench.overhead.blocks import Block
+
 LIMIT_PCT = 3.5
 """What a checkpoint may cost for its interval to count as usable: the figure of the field's own papers."""
 
@@ -12,6 +14,12 @@ LIMIT_PCT = 3.5
 def overhead_pct(before: float, during: float, after: float) -> float:
     """By how much `during` exceeds the mean of what stands on both sides of it, so that a slow drift cancels out."""
     return 100 * (during / statistics.mean((before, after)) - 1)
+
+
+def spread_pct(blocks: Sequence[Block]) -> float:
+    """By how much the slowest of them exceeds the fastest: what a difference must exceed to mean anything."""
+    seconds = [block.step_s for block in blocks]
+    return 100 * (max(seconds) / min(seconds) - 1)
 
 
 def p99(values: Sequence[float]) -> float:

@@ -62,7 +62,7 @@ class Measured:
 
 def measure(program: Program, name: str, plan: Plan, home: Path) -> Measured:
     """Without, with (at each interval), without."""
-    before = timed(program, plan.plain)
+    before = timed(program, plan.measured, warm=plan.warm)
     peer, steps, directory = PEERS[name](), count(1), home / "peer"
     held, taken = held_bytes(directory), taken_bytes()
     peer.start(program.model, program.optimizer, directory)
@@ -81,7 +81,9 @@ def measure(program: Program, name: str, plan: Plan, home: Path) -> Measured:
         peer.finish()
         del peer
         let_go(directory)
-    return Measured(before, timed(program, plan.plain), save, cost.shortest_interval(), blocks, held, taken)
+    return Measured(
+        before, timed(program, plan.measured, warm=plan.warm), save, cost.shortest_interval(), blocks, held, taken
+    )
 
 
 def let_go(directory: Path) -> None:
@@ -121,8 +123,7 @@ def save_every(program: Program, peer: Peer, every: int, steps: Iterator[int]) -
         if at % every == 0:
             peer.save(next(steps))
 
-    timed(program, every, after)
-    return timed(program, SAVES * every, after)
+    return timed(program, SAVES * every, after, warm=every)
 
 
 def rows(case: str, program: Program, found: Measured) -> list[Row]:

@@ -4,7 +4,6 @@ import os
 import shutil
 import statistics
 import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,6 @@ from bench.overhead.say import say
 GIB = 1 << 30
 NONE = "no checkpoint"
 TIERS = ("memory", "disk")
-READY_SECONDS_MAX = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +48,7 @@ class Turn:
 
 
 def record(program: Program, source: str, plan: Plan, home: Path) -> Recorded:
-    """Open a new run, train in it, close it. Only the steps after the warm-up are on the clock."""
+    """Open a new run, train in it, close it. The warm-up is off the clock, but its steps must be recorded as well."""
     directory = Path(tempfile.mkdtemp(prefix="run-", dir=home))
     held, taken = held_bytes(directory), taken_bytes()
     run = everstep.open(directory, model=program.model, optimizer=program.optimizer, settings=settings(source, program))
@@ -63,24 +61,17 @@ def record(program: Program, source: str, plan: Plan, home: Path) -> Recorded:
 
     try:
         run.resume()
-        timed(program, plan.warm, commit)
-        deadline = time.monotonic() + READY_SECONDS_MAX
-        while run.acknowledged("memory") < 1 and time.monotonic() < deadline:
-            timed(program, 1, commit)  # buffers may still be on their way
-        for lag in lags.values():
-            lag.clear()
-        at_first = run.health
-        block = timed(program, plan.measured, commit)
-        health, predicted = run.health, getattr(run, "predicted", None)
+        block = timed(program, plan.measured, commit, warm=plan.warm)
+        health, predicted = run.health, run.predicted
         if health.error:
             say(f"the run reports: {health.error}")
         return Recorded(
             block,
-            lags,
+            {tier: lag[plan.warm :] for tier, lag in lags.items()},
             held_bytes(directory) - held,
             taken_bytes() - taken,
-            health.not_recorded - at_first.not_recorded,
-            health.dropped - at_first.dropped,
+            health.not_recorded,
+            health.dropped,
             None if predicted is None else 100 * predicted,
         )
     finally:

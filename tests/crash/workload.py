@@ -149,7 +149,7 @@ def begin(disk: Any, book: Book, inventory: Any, **options: Any) -> Any:
 def start_without_threads(keeper: Keeper, step: int, *, based: bool) -> None:
     """`Keeper.start`, but its threads never run: the caller does their work, in an order of its own."""
     real = keeper_module.threading
-    keeper_module.threading = SimpleNamespace(Thread=_Idle, Condition=threading.Condition)  # type: ignore[assignment]
+    keeper_module.threading = SimpleNamespace(Thread=_Idle, Condition=threading.Condition, Lock=threading.Lock)  # type: ignore[assignment]
     try:
         keeper.start(step, based=based)
     finally:

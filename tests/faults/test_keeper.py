@@ -4,13 +4,17 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 import everstep
 from everstep.keeper import channel
+from everstep.keeper.caller import Caller
 from everstep.keeper.messages import Look, Report
 from everstep.store import rendezvous
 from everstep.store.disk import existing
@@ -118,7 +122,7 @@ def test_a_dead_keeper_is_replaced_and_nothing_acknowledged_is_lost(tmp_path: Pa
             for _ in range(5):
                 program.step()
                 run.commit()
-            assert run.acknowledged("memory") == run.health.committed
+            assert until(lambda: run.acknowledged("memory") == run.health.committed)
             if kill:
                 assert until(lambda: not gone(tmp_path / "run"))
                 os.kill(keeper_pid(tmp_path / "run"), signal.SIGKILL)
@@ -129,6 +133,35 @@ def test_a_dead_keeper_is_replaced_and_nothing_acknowledged_is_lost(tmp_path: Pa
     with again.open(tmp_path / "run") as run:
         assert run.resume() >= last
         assert again.bits() == program.bits()
+
+
+def test_while_there_is_no_keeper_no_further_step_counts_as_kept(
+    tmp_path: Path, small: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_start, call_again = threading.Event(), Caller.call_again
+
+    def patiently(caller: Caller) -> int:
+        assert may_start.wait(30)
+        return call_again(caller)
+
+    monkeypatch.setattr(Caller, "call_again", patiently)
+    program = small()
+    with program.open(tmp_path / "run") as run:
+        run.resume()
+        program.step()
+        run.commit()
+        assert run.acknowledged("memory") == 1
+        os.kill(keeper_pid(tmp_path / "run"), signal.SIGKILL)
+        for _ in range(5):
+            program.step()
+            run.commit()
+            time.sleep(0.05)
+        kept = run.acknowledged("memory")
+        program.step()
+        run.commit()
+        assert kept == run.acknowledged("memory") < run.health.committed
+        may_start.set()
+        assert until(lambda: run.acknowledged("memory") == run.health.committed)
 
 
 def _committed_and_durable(program: Small, run: everstep.Run) -> bool:

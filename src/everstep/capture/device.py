@@ -7,11 +7,12 @@ on the device first, in training's own order.
 
 import time
 from collections.abc import Sequence
+from weakref import WeakKeyDictionary
 
 import torch
 
 from everstep.capture.freshness import Freshness
-from everstep.capture.mover import HostMover, Target, Tensors, fill_gaps, offsets
+from everstep.capture.mover import HostMover, Parcel, Target, Tensors, fill, gaps, offsets
 from everstep.capture.tensors import in_order
 from everstep.native import driver, gpu
 from everstep.ring.ring import E_DEVICE, Ring
@@ -31,6 +32,7 @@ class DeviceMover:
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._near = HostMover()
         self._tables: dict[str, gpu.Table] = {}
+        self._routes: WeakKeyDictionary[Parcel, Route] = WeakKeyDictionary()
         self._fresh: dict[str, Freshness] = {}
         self._read: set[str] = set()
         self._pinned: list[int] = []
@@ -48,21 +50,18 @@ class DeviceMover:
             self._pinned.remove(block.address)
             driver.unpin(block.address)
 
-    def copy(self, target: Target, described: Sequence[Tensor], places: Sequence[int], tensors: Tensors) -> None:
-        far = [at for at, tensor in enumerate(tensors) if tensor.device.type == "cuda"]
-        near = [at for at, tensor in enumerate(tensors) if tensor.device.type != "cuda"]
-        if near:
-            self._near.copy(target, *([items[at] for at in near] for items in (described, places, tensors)))  # type: ignore[arg-type]
-        held = [in_order(tensors[at].detach()) for at in far]
-        self._queue(
-            [target.address + places[at] for at in far],
-            [tensor.data_ptr() for tensor in held],
-            [described[at].nbytes for at in far],
-        )
-        for at, tensor in zip(far, held, strict=True):
-            if tensor.data_ptr() != tensors[at].data_ptr():
-                tensor.record_stream(self._stream)
-        fill_gaps(target.memory, described, places)
+    def copy(self, target: Target, parcel: Parcel) -> None:
+        pointers = [tensor.data_ptr() for tensor in parcel.tensors]
+        route = self._routes.get(parcel)
+        if route is None or route.pointers != pointers or not all(t.is_contiguous() for t in parcel.tensors):
+            route = self._routes[parcel] = Route(parcel, pointers)
+        if route.near is not None:
+            self._near.copy(target, route.near)
+        self._queue(target.address, route.copies)
+        for tensor in route.ordered:
+            tensor.record_stream(self._stream)
+        route.ordered.clear()
+        fill(target.memory, route.gaps)
         self._copying = True
 
     def take(
@@ -85,20 +84,18 @@ class DeviceMover:
             flat = torch.empty(nbytes // 2, dtype=torch.bfloat16, device=self._device)
             gpu.round_pack(tensors, flat, [place // 2 for place in packed], self._table(what))
         elif not brief and self._direct(what, tensors):
-            self._queue([target.address + place for place in places], [t.data_ptr() for t in tensors], sizes)
+            self._queue(target.address, driver.Copies(places, [t.data_ptr() for t in tensors], sizes))
             for tensor in tensors:
                 tensor.record_stream(self._stream)
-            fill_gaps(target.memory, described, places)
+            fill(target.memory, gaps(described, places))
             return
         else:
             flat = torch.empty(nbytes, dtype=torch.uint8, device=self._device)
             gpu.pack(tensors, flat, packed, self._table(what))
-        spans = joined(
-            [(target.address + to, flat.data_ptr() + at) for to, at in zip(places, packed, strict=True)], sizes
-        )
-        self._queue([to for to, _, _ in spans], [at for _, at, _ in spans], [count for _, _, count in spans])
+        spans = joined([(to, flat.data_ptr() + at) for to, at in zip(places, packed, strict=True)], sizes)
+        self._queue(target.address, driver.Copies(*zip(*spans, strict=True)) if spans else driver.Copies((), (), ()))
         flat.record_stream(self._stream)
-        fill_gaps(target.memory, described, places)
+        fill(target.memory, gaps(described, places))
 
     def vouch(self, ring: Ring, sequence: int) -> None:
         driver.write_word(ring.place(sequence) + 8 * E_DEVICE, sequence + 1, self._stream.cuda_stream)
@@ -131,9 +128,34 @@ class DeviceMover:
     def _table(self, what: str) -> gpu.Table:
         return self._tables.setdefault(what, gpu.Table())
 
-    def _queue(self, targets: Sequence[int], sources: Sequence[int], sizes: Sequence[int]) -> None:
+    def _queue(self, address: int, copies: driver.Copies) -> None:
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
-        driver.copy_to_host(targets, sources, sizes, self._stream.cuda_stream)
+        copies.queue(address, self._stream.cuda_stream)
+
+
+class Route:
+    """How a parcel travels; made anew when one of its tensors has moved."""
+
+    def __init__(self, parcel: Parcel, pointers: list[int]) -> None:
+        described, places, tensors = parcel.described, parcel.places, parcel.tensors
+        far = [at for at, tensor in enumerate(tensors) if tensor.device.type == "cuda"]
+        near = [at for at, tensor in enumerate(tensors) if tensor.device.type != "cuda"]
+        held = [in_order(tensors[at].detach()) for at in far]
+        self.pointers = pointers
+        self.near = _part(parcel, near) if near else None
+        self.copies = driver.Copies(
+            [places[at] for at in far], [tensor.data_ptr() for tensor in held], [described[at].nbytes for at in far]
+        )
+        self.gaps = gaps(described, places)
+        self.ordered = [tensor for tensor, at in zip(held, far, strict=True) if tensor.data_ptr() != pointers[at]]
+        """Copies in logical order, for this journey only."""
+        if self.ordered:
+            self.pointers = []  # such a route is not taken twice
+
+
+def _part(parcel: Parcel, which: Sequence[int]) -> Parcel:
+    described, places, tensors = parcel.described, parcel.places, parcel.tensors
+    return Parcel([described[at] for at in which], [places[at] for at in which], [tensors[at] for at in which])
 
 
 def _measured(device: torch.device) -> float:

@@ -1,6 +1,7 @@
 """Brings tensors' bytes into memory that outlives this process. From host memory: at once, on all threads."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -23,6 +24,15 @@ class Target(Protocol):
     def address(self) -> int: ...
 
 
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
+class Parcel:
+    """Tensors that travel together again and again: what they are, and where they go in their target."""
+
+    described: Sequence[Tensor]
+    places: Sequence[int]
+    tensors: Tensors
+
+
 class Mover(Protocol):
     """How bytes leave the trainer. Copies may finish later; `vouch` says so in the ring, in their order."""
 
@@ -40,7 +50,7 @@ class Mover(Protocol):
     def unpin(self, block: Block) -> None:
         """The block is about to go."""
 
-    def copy(self, target: Target, described: Sequence[Tensor], places: Sequence[int], tensors: Tensors) -> None:
+    def copy(self, target: Target, parcel: Parcel) -> None:
         """Copy the tensors' bytes, in logical order, to their places. They must not change before `settle`."""
 
     def take(
@@ -77,7 +87,8 @@ class HostMover:
     def unpin(self, block: Block) -> None:
         pass
 
-    def copy(self, target: Target, described: Sequence[Tensor], places: Sequence[int], tensors: Tensors) -> None:
+    def copy(self, target: Target, parcel: Parcel) -> None:
+        described, places, tensors = parcel.described, parcel.places, parcel.tensors
         near = [at for at, tensor in enumerate(tensors) if plain(tensor)]
         native.gather(
             [tensors[at].data_ptr() for at in near],
@@ -89,14 +100,14 @@ class HostMover:
         for at in set(range(len(tensors))) - set(near):
             part = target.memory[places[at] : places[at] + described[at].nbytes]
             view(part, described[at]).copy_(tensors[at].detach())
-        fill_gaps(target.memory, described, places)
+        fill(target.memory, gaps(described, places))
 
     def take(
         self, what: str, target: Target, described: Sequence[Tensor], places: Sequence[int], tensors: Tensors,
         *, brief: bool,
     ) -> None:  # fmt: skip
         del what, brief
-        self.copy(target, described, places, list(map(rounded, tensors, described)))
+        self.copy(target, Parcel(described, places, list(map(rounded, tensors, described))))
 
     def vouch(self, ring: Ring, sequence: int) -> None:
         ring.vouch(sequence, E_DEVICE)
@@ -129,8 +140,14 @@ def offsets(described: Sequence[Tensor]) -> tuple[list[int], int]:
     return places, end
 
 
-def fill_gaps(memory: memoryview, described: Sequence[Tensor], places: Sequence[int]) -> None:
-    """Zeros between the tensors: the memory was used before."""
-    for place, tensor in zip(places, described, strict=True):
-        if gap := padded(tensor.nbytes) - tensor.nbytes:
-            memory[place + tensor.nbytes : place + tensor.nbytes + gap] = bytes(gap)
+def gaps(described: Sequence[Tensor], places: Sequence[int]) -> list[tuple[int, int]]:
+    """What lies between the tensors: where, and how many bytes."""
+    ends = [(place + tensor.nbytes, padded(tensor.nbytes) - tensor.nbytes)
+            for place, tensor in zip(places, described, strict=True)]  # fmt: skip
+    return [(at, count) for at, count in ends if count]
+
+
+def fill(memory: memoryview, between: Sequence[tuple[int, int]]) -> None:
+    """Zeros there: the memory was used before."""
+    for at, count in between:
+        memory[at : at + count] = bytes(count)

@@ -2,7 +2,7 @@
 
 import functools
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -10,7 +10,7 @@ import torch
 
 from everstep import __version__
 from everstep.capture.context import Context, encode
-from everstep.capture.mover import offsets
+from everstep.capture.mover import Parcel, offsets
 from everstep.capture.rng import cuda_in_use
 from everstep.capture.roster import Roster
 from everstep.capture.tensors import describe
@@ -57,6 +57,16 @@ class Fixed:
     states: list[dict[str, Any]]
     table: bytes
     far: tuple[str, ...]
+    parcels: dict[tuple[int, ...], Parcel] = field(default_factory=dict)
+
+    def parcel(self, indices: tuple[int, ...]) -> Parcel:
+        """These of the tensors, as they are sent to an area."""
+        if indices not in self.parcels:
+            self.parcels[indices] = Parcel(
+                [self.described[at] for at in indices], [self.places[at] for at in indices],
+                [self.tensors[at] for at in indices],
+            )  # fmt: skip
+        return self.parcels[indices]
 
 
 class Camera:
@@ -65,24 +75,29 @@ class Camera:
     def __init__(self) -> None:
         self._fixed: Fixed | None = None
 
-    def take(self, roster: Roster, context: Context) -> Picture:
-        """The whole state. Nothing large is copied: the caller does that, to where it has room."""
+    def fixed(self, roster: Roster) -> Fixed:
+        """The tensors alone."""
         signature = _signature(roster)
         if self._fixed is None or signature is None or self._fixed.signature != signature:
             self._fixed = _fixed(roster, signature)
+        return self._fixed
+
+    def take(self, roster: Roster, context: Context) -> Picture:
+        """The whole state. Nothing large is copied: the caller does that, to where it has room."""
+        fixed = self.fixed(roster)
         items = context.everything()
         hyper = {key: _hyper(key, roster) for key in roster.optimizers}
         optimizers = tuple(
             base.OptimizerEntry(key, _kind(roster.optimizers[key]), hyper[key][0], state)
-            for key, state in zip(roster.optimizers, self._fixed.states, strict=True)
+            for key, state in zip(roster.optimizers, fixed.states, strict=True)
         )
         small = [blob for item in items.values() for blob in item.blobs]
         small += [blob for _, blobs in hyper.values() for blob in blobs]
         content = base.Content(
             optimizers, dict(roster.aliases), roster.derived(), {name: item.tree for name, item in items.items()}, "",
-            "", versions(), self._fixed.far,
+            "", versions(), fixed.far,
         )  # fmt: skip
-        return Picture(self._fixed, content, small, [pair for item in items.values() for pair in item.far])
+        return Picture(fixed, content, small, [pair for item in items.values() for pair in item.far])
 
 
 def _signature(roster: Roster) -> list[Any] | None:

@@ -6,10 +6,11 @@ dropped here as one run of steps, and the disk gets bases only, one after the ot
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 from everstep.codec import body
+from everstep.keeper.admission import Admission
 from everstep.keeper.buffer import Item
 from everstep.keeper.copy import StateCopy
 from everstep.keeper.keeper import Keeper
@@ -21,13 +22,6 @@ from everstep.store.memory import Block
 
 TRY_AGAIN_SECONDS = 30.0
 """How long a disk that fell behind gets bases only."""
-UNKNOWN_DISK_BYTES_PER_S = 400e6
-"""What a disk is taken to write before one has been seen to."""
-SHARE = 0.7
-"""Records may take this part of what the disk can write."""
-RATE_RECORDS = 8
-LARGE_BYTES = 64 << 20
-"""Less than this in so many records, and the disk's cache takes it in passing."""
 
 
 class Feed:
@@ -42,7 +36,9 @@ class Feed:
         self._outstanding: dict[int, None] = {}
         self._gap = False
         self._bases_only_until = 0.0
-        self._arrivals: deque[tuple[float, int]] = deque(maxlen=RATE_RECORDS)
+        self._admission = Admission()
+        self._waiting: list[Entry] = []
+        """Records of which it is not known yet whether the disk is to have them."""
         ring.say(words.W_RELEASED, first)
 
     def pump(self) -> bool:
@@ -53,12 +49,14 @@ class Feed:
                 return True
             self._next += 1
             self._take(ring.read(self._next - 1))
+        self._admit()
         self._relieve()
         return False
 
     def catch_up(self, seconds: float) -> None:
         """Whatever memory holds and the disk was spared goes to the disk now, once it has what is on its way."""
         ring = self._ring
+        self._write_waiting()
         memory = held(ring)
         if memory is None or not self._keeper.idle(seconds) or self._keeper.acknowledged >= memory.step:
             return
@@ -83,32 +81,41 @@ class Feed:
             self._write_state(entry)
         elif assigned:  # it was given up after it had been assigned, or the keeper that had its area died
             self._ring.say(words.W_DONE + entry.area, entry.sequence + 1)
-        elif entry.kind in (UPDATE, REBASE):
-            if not self._gap and not self._too_much(entry):
-                self._write(entry, lambda: self._done(entry.sequence))
-                return
+        elif entry.kind in (UPDATE, REBASE) and self._gap:
             self._dropped(1)
+        elif entry.kind in (UPDATE, REBASE):
+            self._waiting.append(entry)
+            self._admission.arrived(sum(nbytes for _, nbytes in entry.extents), time.monotonic())
+            self._admit()
+            return
         self._done(entry.sequence)
 
-    def _too_much(self, entry: Entry) -> bool:
-        """Whether records come faster than the disk takes them. A large record that is being written would block the
-        ring for many steps, so this is found out before, not when the ring is full."""
-        if self._ring.word(words.W_MEMORY) == 0:
-            return False
-        self._arrivals.append((time.monotonic(), sum(nbytes for _, nbytes in entry.extents)))
-        seconds = self._arrivals[-1][0] - self._arrivals[0][0]
-        nbytes = sum(nbytes for _, nbytes in list(self._arrivals)[1:])
-        if len(self._arrivals) < RATE_RECORDS // 2 or nbytes < LARGE_BYTES:
-            return False
-        rate = self._keeper.bytes_per_s or UNKNOWN_DISK_BYTES_PER_S
-        if nbytes <= SHARE * rate * seconds:
-            return False
-        self._spare_the_disk(entry.step)
-        return True
+    def _admit(self) -> None:
+        """Decide about the records that wait. Where memory holds nothing, the disk gets them whatever it takes."""
+        if not self._waiting:
+            return
+        verdict = self._admission.verdict(self._keeper.bytes_per_s, time.monotonic())
+        if verdict == "write" or self._ring.word(words.W_MEMORY) == 0:
+            self._write_waiting()
+        elif verdict == "spare":
+            self._spare_the_disk(self._drop_waiting()[0])
+
+    def _write_waiting(self) -> None:
+        for entry in self._waiting:
+            self._write(entry, partial(self._done, entry.sequence))
+        self._waiting = []
+
+    def _drop_waiting(self) -> list[int]:
+        """The steps that the disk does not get."""
+        waiting, self._waiting = self._waiting, []
+        for entry in waiting:
+            self._done(entry.sequence)
+        self._dropped(len(waiting))
+        return [entry.step for entry in waiting]
 
     def _spare_the_disk(self, step: int) -> None:
         self._gap, self._bases_only_until = True, time.monotonic() + TRY_AGAIN_SECONDS
-        self._arrivals.clear()
+        self._admission.clear()
         self._keeper.warn(
             f"the disk takes less than training gives: steps from {step} on are in memory, and on disk as bases",
             kind="dropped",
@@ -127,6 +134,7 @@ class Feed:
             entry.step, self._areas[area].memory, pieces, lambda: ring.say(words.W_DONE + area, entry.sequence + 1)
         )
         ring.say(words.W_WANTS_BASE, 0)
+        self._drop_waiting()  # the base holds more than they do
         if entry.step <= self._logged and not self._gap:
             self._keeper.put_base(copy)
             return
@@ -148,10 +156,10 @@ class Feed:
             return
         if ring.read(self._next - 1).end - ring.read(first).start <= ring.data_bytes // 2:
             return
-        steps = self._keeper.drop()
-        if steps:
+        dropped = self._keeper.drop()
+        self._dropped(len(dropped))
+        if steps := dropped + self._drop_waiting():
             self._logged = steps[0] - 1
-            self._dropped(len(steps))
             self._spare_the_disk(steps[0])
 
     def _dropped(self, steps: int) -> None:

@@ -44,6 +44,7 @@ class Keeper:
         self._noted = noted
         self._shared = Shared()
         self._changed = threading.Condition()
+        self._noting = threading.Lock()
         self._frontier = Frontier(0, based=False)
         self._witness: int | None = None
         self._written: tuple[Snapshot, BaseEntry] | None = None
@@ -278,7 +279,7 @@ class Keeper:
             for item in batch:
                 self._frontier.logged(item.record.step, rebase=item.record.kind == frame.REBASE)
             self._remove(batch)
-            self._note()
+        self._note()
 
     def _remove(self, batch: list[Item]) -> None:
         for item in batch:
@@ -309,17 +310,19 @@ class Keeper:
             self._shared.snapshot = self._written = None
             self._shared.bases += 1
             snapshot.release()
-            self._note()
+        self._note()
         if prune.held_bytes(self._book.manifest) > self._retain_bytes_max:
             prune.apply(self._disk, self._book, lambda manifest: prune.within(manifest, self._retain_bytes_max))
 
     def _note(self) -> None:
         """Leave the acknowledged step where the next process and `everstep ls` find it."""
-        if self._witness is not None:
-            with contextlib.suppress(OSError):  # the note may be lost: the log itself is durable
-                self._disk.mark(self._witness, witness.pack(self._book.manifest.epoch, self._frontier.acknowledged))
-        self._noted()
-        self._changed.notify_all()
+        with self._noting:  # not with the other lock: a disk with much to write makes even this wait
+            if self._witness is not None:
+                with contextlib.suppress(OSError):  # the note may be lost: the log itself is durable
+                    self._disk.mark(self._witness, witness.pack(self._book.manifest.epoch, self.acknowledged))
+        with self._changed:
+            self._noted()
+            self._changed.notify_all()
 
     def _degraded(self, what: str, error: str) -> None:
         with self._changed:

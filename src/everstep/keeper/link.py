@@ -17,13 +17,7 @@ from everstep.errors import EverstepError, Fenced
 from everstep.keeper.caller import ANSWER_SECONDS, Caller
 from everstep.keeper.channel import Gone
 from everstep.keeper.health import STATES, Health, State
-from everstep.keeper.messages import (
-    Begin,
-    Close,
-    Look,
-    Report,
-    Share,
-)
+from everstep.keeper.messages import Begin, Close, Look, Report, Share
 from everstep.ring import held as memory_tier
 from everstep.ring import ring as words
 from everstep.ring.areas import Area, Areas, Pins, pin_all
@@ -55,6 +49,7 @@ class Link:
         self._reviving: threading.Thread | None = None
         self._unshared: dict[int, Block] = {}
         self._served = True
+        self._safe = -1
         self._again = 0.0
         self._ended: Health | None = None
         self._pinning: threading.Thread | None = None
@@ -213,6 +208,7 @@ class Link:
         if lost and self._restarts < RESTARTS_MAX:
             self._restarts += 1
             self._again = time.monotonic() + AGAIN_SECONDS
+            self._served = False
             self.warn(f"the keeper died; another one takes its place ({self._restarts})", kind="keeper")
             self._reviving = threading.Thread(target=self._revive, name="everstep-revive", daemon=True)
             self._reviving.start()
@@ -247,8 +243,11 @@ class Link:
 
     @property
     def memory(self) -> int:
-        """The newest step that survives this process."""
-        return max(self.settle(), self.acknowledged)
+        """The newest step that survives this process. While there is no keeper no further step does."""
+        held = self.settle()
+        if self._served:
+            self._safe = held
+        return max(self._safe, self.acknowledged)
 
     @property
     def wants_base(self) -> bool:
@@ -338,7 +337,6 @@ class Link:
     def _revive(self) -> None:
         """The keeper died: start another, give it ring and areas, and let it go on where the log ends."""
         assert self._asked is not None
-        self._served = False
         try:
             self.epoch = self._caller.call_again()
             self._caller.request(Share(-1), [self.ring.block.descriptor])

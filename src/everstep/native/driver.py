@@ -30,28 +30,37 @@ class _Attributes(ctypes.Structure):
     ]  # fmt: skip
 
 
-def copy_to_host(targets: Sequence[int], sources: Sequence[int], sizes: Sequence[int], stream: int) -> None:
-    """Queue copies from device to pinned host memory, all in one call where the driver can (CUDA 13)."""
-    count = len(targets)
-    if not count:
-        return
-    driver = _driver()
-    if hasattr(driver, "cuMemcpyBatchAsync_v2"):
-        attributes = _Attributes(SOURCE_ORDER_STREAM, _Location(0, 0), _Location(0, 0), 0)
-        _check(
-            driver.cuMemcpyBatchAsync_v2(
-                (ctypes.c_uint64 * count)(*targets), (ctypes.c_uint64 * count)(*sources),
-                (ctypes.c_size_t * count)(*sizes), ctypes.c_size_t(count), ctypes.byref(attributes),
-                (ctypes.c_size_t * 1)(0), ctypes.c_size_t(1), ctypes.c_void_p(stream),
+class Copies:
+    """Copies from device memory to places of a pinned block; made once, queued as often as wanted."""
+
+    def __init__(self, places: Sequence[int], sources: Sequence[int], sizes: Sequence[int]) -> None:
+        self._count = len(places)
+        self._places = list(places)
+        self._sources = (ctypes.c_uint64 * self._count)(*sources)
+        self._sizes = (ctypes.c_size_t * self._count)(*sizes)
+
+    def queue(self, address: int, stream: int) -> None:
+        """Into the block at `address`, all in one call where the driver can (CUDA 13)."""
+        if not self._count:
+            return
+        driver = _driver()
+        targets = [address + place for place in self._places]
+        if hasattr(driver, "cuMemcpyBatchAsync_v2"):
+            attributes = _Attributes(SOURCE_ORDER_STREAM, _Location(0, 0), _Location(0, 0), 0)
+            _check(
+                driver.cuMemcpyBatchAsync_v2(
+                    (ctypes.c_uint64 * self._count)(*targets), self._sources, self._sizes,
+                    ctypes.c_size_t(self._count), ctypes.byref(attributes), (ctypes.c_size_t * 1)(0),
+                    ctypes.c_size_t(1), ctypes.c_void_p(stream),
+                )
+            )  # fmt: skip
+            return
+        for target, source, nbytes in zip(targets, self._sources, self._sizes, strict=True):
+            _check(
+                driver.cuMemcpyDtoHAsync_v2(
+                    ctypes.c_void_p(target), ctypes.c_uint64(source), ctypes.c_size_t(nbytes), ctypes.c_void_p(stream)
+                )
             )
-        )  # fmt: skip
-        return
-    for target, source, nbytes in zip(targets, sources, sizes, strict=True):
-        _check(
-            driver.cuMemcpyDtoHAsync_v2(
-                ctypes.c_void_p(target), ctypes.c_uint64(source), ctypes.c_size_t(nbytes), ctypes.c_void_p(stream)
-            )
-        )
 
 
 def write_word(address: int, value: int, stream: int) -> None:

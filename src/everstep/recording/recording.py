@@ -63,6 +63,7 @@ class Recording:
             self._link.poke()
         if not memory:  # who resumes from memory is in a hurry, and has areas
             self._link.areas.wait(PIN_SECONDS, all_of_them=True)
+        self._digest(step)  # the first time takes a second: better now than in the middle of training
         self._program.context.forget()
         self._hooks.start()
         if changed or not held:
@@ -120,8 +121,8 @@ class Recording:
             self._link.poke()
 
     def pay(self, seconds: float | None) -> None:
-        """Steps that the disk was spared are in memory, perhaps in parts: now it gets a base of the newest."""
-        spared = self._owed or self._link.ring.word(rings.W_DROPPED) > 0
+        """Steps that the disk was spared, or lost with a keeper, are in memory: now it gets a base of the newest."""
+        spared = self._owed or self._link.wants_base or self._link.ring.word(rings.W_DROPPED) > 0
         if not spared or self.recorded < self.step or self._hooks.why_base is not None or self._unsettled:
             return
         if self._link.wait_for_base(seconds, patiently=True) and self._link.acknowledged < self.step:
@@ -166,9 +167,8 @@ class Recording:
         extents = [*taken.gradients, *self._copy_far(taken.far)]
         self._awaited = self._link.put_record(UPDATE, step, [taken.head], extents, taken.tail)
         self._vouch(self._awaited, step)
-        if whole and self._proof is not None:
-            parameters = {f"model/{name}": parameter for name, parameter in roster.parameters.items()}
-            self._proof.begin(step, parameters | snapshot.optimizer_tensors(roster))
+        if whole:
+            self._digest(step)
         due = self._pace.recorded(taken.nbytes, time.perf_counter()) or self._link.wants_base or self._owed
         to_disk = due and not self._link.base_in_hand
         if to_disk and self._state(step, to_disk=True):
@@ -226,6 +226,13 @@ class Recording:
         return nbytes is not None
 
     # Copies, and whether they are right.
+
+    def _digest(self, step: int) -> None:
+        """Of the state on the device as it is now; the next record carries it."""
+        if self._proof is not None:
+            roster = self._program.roster
+            parameters = {f"model/{name}": parameter for name, parameter in roster.parameters.items()}
+            self._proof.begin(step, parameters | snapshot.optimizer_tensors(roster))
 
     def _copy_far(self, far: list[tuple[Tensor, torch.Tensor]]) -> list[Extent]:
         """What a record says of tensors in device memory, which the next forward pass may change."""

@@ -52,6 +52,7 @@ class States:
         self._late: tuple[Area, Fixed, tuple[int, ...], int, int] | None = None
         self._predicted: float | None = None
         self._rounds = 1
+        self._record_bytes = 0
 
     @property
     def predicted(self) -> float | None:
@@ -80,9 +81,11 @@ class States:
         if area is None or not self._room(pieces):
             return None
         fixed = picture.fixed
-        plan = self._plan(fixed, 0, spread=False)
-        now = [at for at in range(len(fixed.tensors)) if at not in plan.snapshots]
-        self._copy(area, fixed, now)
+        plan = self._planner.plan(fixed.described, self._record_bytes, spread=False)
+        if self._settings.source == "state":
+            self._predict(plan, 0)
+        now = plan.rounds[0] if not plan.snapshots else tuple(at for at in plan.rounds[0] if at not in plan.snapshots)
+        self._mover.copy(area.block, fixed.parcel(now))
         self._copy_brief(area, picture)
         sequence = self._link.put_state(step, step, area, pieces, to_disk=to_disk)
         if sequence < 0:
@@ -96,13 +99,16 @@ class States:
     def take_part(self, step: int, record_bytes: int) -> bool:
         """Begin a state for the memory tier, or go on with the one begun. True if one was begun: from now on records
         must say all they know, because repair starts in the middle of the log."""
+        self._record_bytes = record_bytes
         if self._fill is not None:
             self._go_on(self._fill, step)
             return False
         if not self._due(record_bytes):
             return False
-        fixed = self._camera.take(self._program.roster, self._program.context).fixed
-        plan = self._plan(fixed, record_bytes, spread=self._program.per_parameter)
+        fixed = self._camera.fixed(self._program.roster)
+        plan = self._planner.plan(fixed.described, record_bytes, spread=self._program.per_parameter)
+        self._rounds = len(plan.rounds)
+        self._predict(plan, record_bytes)
         if len(plan.rounds) == 1:
             self.take(step, to_disk=False)
             return False
@@ -119,9 +125,8 @@ class States:
         if self._late is None:
             return
         (area, fixed, indices, sequence, step), self._late = self._late, None
-        described, places = [fixed.described[at] for at in indices], [fixed.places[at] for at in indices]
-        tensors = [fixed.tensors[at] for at in indices]
-        self._mover.take("snapshot", area.block, described, places, tensors, brief=True)
+        late = fixed.parcel(indices)
+        self._mover.take("snapshot", area.block, late.described, late.places, late.tensors, brief=True)
         self._vouch(sequence, step)
 
     @property
@@ -136,7 +141,7 @@ class States:
             self._fill = None
 
     def _go_on(self, fill: Fill, step: int) -> None:
-        self._copy(fill.area, fill.fixed, list(fill.plan.rounds[fill.done]))
+        self._mover.copy(fill.area.block, fill.fixed.parcel(fill.plan.rounds[fill.done]))
         fill.done += 1
         names = [fill.fixed.described[at].name for at in fill.plan.rounds[fill.done - 1]]
         fill.versions |= {name.removeprefix("model/"): step for name in names if name.startswith("model/")}
@@ -162,18 +167,11 @@ class States:
         spare = max((RECORDS_SPARE + self._rounds) * record_bytes, link.ring.data_bytes // 4)
         return link.tally.newest < 0 or link.pen.used_bytes + spare > link.ring.data_bytes
 
-    def _plan(self, fixed: Fixed, gradient_bytes: int, *, spread: bool) -> Plan:
-        plan = self._planner.plan(fixed.described, gradient_bytes, spread=spread)
-        self._rounds = len(plan.rounds)
-        if plan.predicted is not None and (gradient_bytes or self._settings.source == "state"):
-            room = self._link.ring.data_bytes // gradient_bytes if gradient_bytes else 0
+    def _predict(self, plan: Plan, record_bytes: int) -> None:
+        if plan.predicted is not None:
+            room = self._link.ring.data_bytes // record_bytes if record_bytes else 0
             every = max(1, room - RECORDS_SPARE - self._rounds)
-            self._predicted = self._planner.cost(plan, gradient_bytes, every)
-        return plan
-
-    def _copy(self, area: Area, fixed: Fixed, indices: list[int]) -> None:
-        described, places = [fixed.described[at] for at in indices], [fixed.places[at] for at in indices]
-        self._mover.copy(area.block, described, places, [fixed.tensors[at] for at in indices])
+            self._predicted = self._planner.cost(plan, record_bytes, every)
 
     def _copy_brief(self, area: Area, picture: Picture) -> None:
         """What may change before the optimizer's next step: buffers, say."""

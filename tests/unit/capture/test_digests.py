@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from everstep import native
 from everstep.capture.digests import digest
-from everstep.capture.mover import HostMover, offsets
+from everstep.capture.mover import HostMover, Parcel, offsets
 from everstep.capture.tensors import DTYPES, describe, to_bytes, view
 from everstep.native import reference
 from everstep.store import memory
@@ -88,7 +88,7 @@ def test_a_block_holds_every_tensor_aligned_with_zeros_between() -> None:
     assert all(place % 64 == 0 for place in places)
     block = memory.create("test", nbytes, present=False)
     block.memory[:] = b"\xff" * block.nbytes
-    HostMover().copy(block, described, places, tensors)
+    HostMover().copy(block, Parcel(described, places, tensors))
     used = bytearray(block.memory[:nbytes])
     block.close()
     for place, told, tensor in zip(places, described, tensors, strict=True):
