@@ -16,7 +16,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import torch
+
 from bench.harness import Row, gpu, main
+from bench.overhead.blocks import host_bandwidth
 from everstep.keeper import channel
 from everstep.keeper.messages import Look, Report
 from everstep.store import rendezvous
@@ -25,6 +28,7 @@ from everstep.store.manifest import load_identity
 
 SEED = 20261115
 LIVES_AT_ONCE = 4
+LARGE = ("48", "1600", "4")
 
 
 @dataclass
@@ -36,6 +40,8 @@ class Story:
     seconds: list[float] = field(default_factory=list)
     from_disk: int = 0
     wrong: list[int] = field(default_factory=list)
+    rates: list[float] = field(default_factory=list)
+    """Bytes per second of each resume: the state, and the gradients that lead on from it."""
 
 
 def measure(quick: bool) -> list[Row]:
@@ -51,10 +57,32 @@ def measure(quick: bool) -> list[Row]:
             stories = many(home, source, kills // 2 or 1, steps, shape, expected)
             rows += told(f"{'gpu' if on_gpu else 'cpu'}, {source}, trainer killed", stories)
         rows += told("keeper killed", [keepers_killed(home / "keeper", 2 if quick else 6, steps, shape, expected)])
+        if on_gpu and not quick:
+            rows += large(home / "large")
     finally:
         expected.end()
         shutil.rmtree(home, ignore_errors=True)
     return rows
+
+
+def large(path: Path) -> list[Row]:
+    """The largest model of the benchmarks: is its state back in time?"""
+    expected, story = Expected(200, LARGE), Story()
+    try:
+        killed(path, "gradient", 2, 200, LARGE, expected, story, 0)
+    finally:
+        expected.end()
+    bus = f"bus: {host_bandwidth(torch.device('cuda')) / 1e9:.1f} GB/s"
+    return [
+        *told("gpu, 1.5 B parameters, trainer killed", [story]),
+        Row(
+            "gpu, 1.5 B parameters, trainer killed",
+            "resume_gb_per_s",
+            statistics.median(story.rates) / 1e9,
+            "GB/s",
+            bus,
+        ),
+    ]
 
 
 class Expected:
@@ -110,8 +138,9 @@ def one_life(
     process: subprocess.Popen[str], rng: random.Random, story: Story, expected: Expected, last: int, *, kill: bool
 ) -> int:
     """From resume to SIGKILL. Returns the last step it said."""
-    _, resumed, spent, origin, found = line(process)
+    _, resumed, spent, origin, found, nbytes = line(process)
     if last >= 0:
+        story.rates.append(int(nbytes) / float(spent))
         story.lost.append(max(0, last - int(resumed)))
         story.seconds.append(float(spent))
         story.from_disk += origin != "memory"

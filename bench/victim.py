@@ -44,7 +44,9 @@ def main() -> None:
     spent = time.perf_counter() - began
     ledger = run.ledger if run is not None else None
     origin = "memory" if ledger is not None and any(i.origin.startswith("memory") for i in ledger) else "disk"
-    say("resumed", first, spent, origin, state(model, optimizer) if chosen.digests else "-")
+    weights = sum(parameter.numel() for parameter in model.parameters())
+    brought = 12 * weights + (4 * weights * ledger.records if ledger is not None else 0)
+    say("resumed", first, spent, origin, state(model, optimizer) if chosen.digests else "-", brought)
     for step in range(first, chosen.steps):
         data = torch.randint(0, WORDS, (chosen.batch, LENGTH + 1), device=device)
         plain = torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH)  # the others are not deterministic

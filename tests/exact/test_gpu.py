@@ -10,7 +10,7 @@ from torch import nn
 import everstep
 from everstep.capture.digests import digest
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+pytestmark = pytest.mark.gpu
 
 
 def bits(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:

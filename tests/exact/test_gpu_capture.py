@@ -17,7 +17,6 @@ from tests.exact.test_gpu import bits
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
     pytest.mark.filterwarnings("ignore:TensorFloat32"),
 ]
 STEPS = 14

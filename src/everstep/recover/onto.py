@@ -11,6 +11,7 @@ from everstep.capture.context import Context
 from everstep.capture.roster import Roster
 from everstep.capture.snapshot import versions
 from everstep.recover import match
+from everstep.recover.ferry import Ferry
 from everstep.recover.ledger import Item, Ledger, Status, refuse
 from everstep.recover.place import copy_common, place_base
 from everstep.recover.recover import Recovered, recover
@@ -40,8 +41,9 @@ def onto_program(ways: Sequence[Way], roster: Roster, context: Context, *, stric
     recovered = recover(ways, target)
     if beside:
         stand_in, index, tensors = beside[-1]
-        place_base(index, tensors, roster)
-        copy_common(stand_in, roster)
+        ferry = Ferry(torch.get_num_threads())
+        place_base(index, tensors, roster, ferry)
+        copy_common(stand_in, roster, ferry)
     missing = _place_context(recovered, roster, context)
     return Ledger(
         recovered.step, recovered.index.step, recovered.records, recovered.replayed, time.perf_counter() - began,

@@ -8,18 +8,19 @@ import torch
 from everstep.capture.roster import Roster
 from everstep.codec import tree
 from everstep.errors import Damaged
+from everstep.recover.ferry import Ferry
 from everstep.store.base import Index
 
 ELEMENTWISE = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "sum"}
 """State that torch's fused optimizers walk beside the parameter."""
 
 
-def place_base(index: Index, tensors: Mapping[str, torch.Tensor], roster: Roster) -> None:
+def place_base(index: Index, tensors: Mapping[str, torch.Tensor], roster: Roster, ferry: Ferry) -> None:
     """Parameters, optimizer state and hyper-parameters as the base holds them; what only one side has stays."""
     with torch.no_grad():
         for name, parameter in roster.parameters.items():
             if (held := tensors.get(f"model/{name}")) is not None and held.shape == parameter.shape:
-                parameter.copy_(held)
+                ferry.bring(parameter, held)
     for entry in index.content.optimizers:
         optimizer = roster.optimizers.get(entry.key)
         if optimizer is None or f"{type(optimizer).__module__}.{type(optimizer).__qualname__}" != entry.kind:
@@ -35,7 +36,7 @@ def place_base(index: Index, tensors: Mapping[str, torch.Tensor], roster: Roster
                 _check(entry.kind, name, decoded, parameter)
                 far = {key for key in decoded if f"optimizer/{entry.key}/{name}/{key}" in index.content.far}
                 optimizer.state[parameter] = {
-                    key: _beside(value, parameter, far=key in far) for key, value in decoded.items()
+                    key: _beside(value, parameter, ferry, far=key in far) for key, value in decoded.items()
                 }
 
 
@@ -46,7 +47,7 @@ def place_hyper(index: Index, tensors: Mapping[str, torch.Tensor], roster: Roste
             place_groups([tree.decode(group.hyper, tensors.__getitem__) for group in entry.groups], optimizer)
 
 
-def copy_common(source: Roster, target: Roster) -> None:
+def copy_common(source: Roster, target: Roster, ferry: Ferry) -> None:
     """What both hold, under the same name and in the same shape, from one state to another."""
     same = {
         name: (parameter, target.parameters[name])
@@ -55,14 +56,15 @@ def copy_common(source: Roster, target: Roster) -> None:
     }
     with torch.no_grad():
         for theirs, ours in same.values():
-            ours.copy_(theirs)
+            ferry.bring(ours, theirs)
     for key, optimizer in source.optimizers.items():
         if (mine := target.optimizers.get(key)) is None or type(mine) is not type(optimizer):
             continue
         place_groups([_hyper(group) for group in optimizer.param_groups], mine)
         for theirs, ours in same.values():
             if theirs in optimizer.state:
-                mine.state[ours] = {name: _beside(value, ours) for name, value in optimizer.state[theirs].items()}
+                held = optimizer.state[theirs].items()
+                mine.state[ours] = {name: _beside(value, ours, ferry) for name, value in held}
 
 
 def _hyper(group: dict[str, Any]) -> dict[str, Any]:
@@ -93,13 +95,13 @@ def place_groups(groups: list[dict[str, Any]], optimizer: torch.optim.Optimizer)
                 group[name] = value.clone() if isinstance(value, torch.Tensor) else value
 
 
-def _beside(value: Any, parameter: torch.Tensor, *, far: bool = False) -> Any:
+def _beside(value: Any, parameter: torch.Tensor, ferry: Ferry, *, far: bool = False) -> Any:
     """A piece of optimizer state where the optimizer would have made it: same device, and same strides as its
     parameter, because fused kernels walk both in memory order."""
     if not isinstance(value, torch.Tensor):
         return value
     if value.shape == parameter.shape and value.dim():
-        return torch.empty_like(parameter, dtype=value.dtype, requires_grad=False).copy_(value)
+        return ferry.bring(torch.empty_like(parameter, dtype=value.dtype, requires_grad=False), value)
     if value.dim() == 0 and not far:
         return value.clone()  # step counters live on the host unless the optimizer is capturable or fused on a GPU
     return value.to(parameter.device, copy=True)

@@ -12,6 +12,7 @@ from everstep.capture.roster import Roster
 from everstep.capture.snapshot import versions
 from everstep.codec import body, tree
 from everstep.errors import Damaged, ReplayDiffers
+from everstep.recover.ferry import Ferry
 from everstep.recover.place import place_base, place_hyper
 from everstep.recover.replay import Folded, Replay
 from everstep.recover.ways import Way
@@ -55,10 +56,11 @@ def _replay(
 ) -> Recovered:
     """Replay by native rules; should a digest differ, once more by the optimizer itself; should that differ, refuse."""
     rules: Rules | None = Rules(roster.parameters, roster.optimizers, torch.get_num_threads())
+    ferry = Ferry(torch.get_num_threads())
     while True:
-        place_base(index, tensors, roster)
+        place_base(index, tensors, roster, ferry)
         folded: Folded = {name: (item, tensors, way.start) for name, item in index.content.context.items()}
-        replay = Replay(roster, rules)
+        replay = Replay(roster, rules, ferry)
         began = time.perf_counter()
         try:
             records = way.records()

@@ -15,6 +15,7 @@ from everstep.errors import CannotReplay, EverstepError, ReplayDiffers
 from everstep.log.inventory import Inventory
 from everstep.log.reader import Located
 from everstep.recover import load
+from everstep.recover.ferry import Ferry
 from everstep.recover.place import place_base
 from everstep.recover.replay import Folded, Replay, read
 from everstep.recover.standin import assemble
@@ -102,8 +103,10 @@ def _replay(
     done: Callable[[int], None], *, native: bool,
 ) -> _Run:  # fmt: skip
     roster = assemble(index, tensors, replay=True)
-    place_base(index, tensors, roster)
-    replay = Replay(roster, Rules(roster.parameters, roster.optimizers, torch.get_num_threads()) if native else None)
+    threads = torch.get_num_threads()
+    ferry = Ferry(threads)
+    place_base(index, tensors, roster, ferry)
+    replay = Replay(roster, Rules(roster.parameters, roster.optimizers, threads) if native else None, ferry)
     folded: Folded = {name: (item, tensors, index.step) for name, item in index.content.context.items()}
     run = _Run()
     for located, record in read(disk, records):

@@ -16,6 +16,7 @@ from everstep.codec import body, tree
 from everstep.errors import Mismatch, ReplayDiffers
 from everstep.log import reader
 from everstep.log.reader import Located
+from everstep.recover.ferry import Ferry
 from everstep.recover.place import place_groups
 from everstep.shadow.rules import Rules
 from everstep.store.base import parameters_digest, state_digest
@@ -28,8 +29,9 @@ Folded = dict[str, tuple[Any, Mapping[str, torch.Tensor], int]]
 class Replay:
     """The state of `roster` moves forward one record at a time."""
 
-    def __init__(self, roster: Roster, rules: Rules | None) -> None:
+    def __init__(self, roster: Roster, rules: Rules | None, ferry: Ferry) -> None:
         self._roster = roster
+        self._ferry = ferry
         self._rules = rules
         self.natively = 0
         """Updates applied by native rules."""
@@ -126,7 +128,9 @@ class Replay:
             parameter.grad = None
         for name, gradient in gradients.items():
             parameter = self._roster.parameters[name]
-            parameter.grad = torch.empty_like(parameter, dtype=gradient.dtype, requires_grad=False).copy_(gradient)
+            parameter.grad = self._ferry.bring(
+                torch.empty_like(parameter, dtype=gradient.dtype, requires_grad=False), gradient
+            )
         if update.rng is not None:
             rng.put(tree.decode(update.rng, _blobs(record).__getitem__))
         if update.scale is not None and ours:
