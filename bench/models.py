@@ -45,14 +45,13 @@ class Program:
     device: torch.device
 
     def bytes_of(self, source: str) -> int:
-        """What a checkpoint of one step holds: "gradient fp32", "gradient bf16" or the whole "state"."""
+        """What a checkpoint of one step holds: "gradient fp32", "layer fp32", "gradient bf16" or the whole "state"."""
         trained = [p for p in self.model.parameters() if p.requires_grad]
         if source == "state":
             moments = (value for state in self.optimizer.state.values() for value in state.values())
             tensors = [*self.model.parameters(), *self.model.buffers(), *moments]
             return sum(t.numel() * t.element_size() for t in tensors if isinstance(t, torch.Tensor))
-        width = {"gradient fp32": 4, "gradient bf16": 2}[source]
-        return sum(p.numel() * width for p in trained)
+        return sum(p.numel() * (2 if source.endswith("bf16") else 4) for p in trained)
 
 
 def build(name: str, *, compiled: bool, device: torch.device) -> Program:

@@ -1,6 +1,6 @@
 """A mover that copies as a device does, later: what it reads is read when training is about to change it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import torch
 
@@ -21,6 +21,8 @@ class LateMover:
         self._queue: list[Callable[[], None]] = []
         self.pinned: list[int] = []
         self.untouched = True
+        self.early = 0
+        """Gradients that were sent during backward and had not changed since."""
 
     def pin(self, block: Block) -> None:
         assert block.address not in self.pinned
@@ -35,11 +37,20 @@ class LateMover:
 
     def take(
         self, what: str, target: Target, described: Sequence[Tensor], places: Sequence[int], tensors: Tensors,
-        *, brief: bool,
+        *, brief: bool, sent: Collection[int] = (),
     ) -> None:  # fmt: skip
-        held = [tensor.detach().clone() for tensor in tensors]
         self._now.take(what, _Nowhere(places, described), described, places, tensors, brief=brief)
-        self._queue.append(lambda: self._now.take(what, target, described, places, held, brief=brief))
+        rest = [at for at in range(len(tensors)) if at not in sent or brief]
+        self.early += len(tensors) - len(rest)
+        self.send(target, *([items[at] for at in rest] for items in (described, places, tensors)))  # type: ignore[arg-type]
+
+    def in_place(self, what: str) -> bool:
+        del what
+        return True
+
+    def send(self, target: Target, described: Sequence[Tensor], places: Sequence[int], tensors: Tensors) -> None:
+        held = [tensor.detach().clone() for tensor in tensors]  # as early as it may be read
+        self._queue.append(lambda: self._now.take("", target, described, places, held, brief=True))
 
     def vouch(self, ring: Ring, sequence: int) -> None:
         self._queue.append(lambda: ring.vouch(sequence, E_DEVICE))

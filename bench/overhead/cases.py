@@ -47,7 +47,7 @@ FULL = [
     Job("gpt-774m", True, Plan(1, 10, 30)),
     Job("gpt-1.5b", True, Plan(1, 10, 24)),
     Job("resnet-50", False, Plan(2, 16, 40)),
-    Job("gpt-124m", False, Plan(1, 20, 60)),
+    Job("gpt-124m", False, Plan(1, 20, 60), sources=(*SOURCES, "layer fp32")),
     Job("gpt-355m", False, Plan(1, 16, 50)),
     Job("gpt-774m", False, Plan(1, 10, 30)),
     Job("gpt-1.5b", False, Plan(1, 10, 24)),

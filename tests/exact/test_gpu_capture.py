@@ -122,7 +122,7 @@ def train(loop: Loop, until: int, path: Path | None, *, kill: bool = False, **op
 
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("fused", [True, False], ids=["fused", "foreach"])
-@pytest.mark.parametrize("source", ["gradient", "state"])
+@pytest.mark.parametrize("source", ["gradient", "layer", "state"])
 def test_every_way_to_treat_gradients_is_resumed_exactly(loop: str, fused: bool, source: str, tmp_path: Path) -> None:
     settings = {"source": source, "digest_every": 3}
     for until in (1, 6, STEPS):

@@ -6,7 +6,7 @@ on the device first, in training's own order.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from weakref import WeakKeyDictionary
 
 import torch
@@ -35,6 +35,7 @@ class DeviceMover:
         self._routes: WeakKeyDictionary[Parcel, Route] = WeakKeyDictionary()
         self._fresh: dict[str, Freshness] = {}
         self._read: set[str] = set()
+        self._in_place: dict[str, bool] = {}
         self._pinned: list[int] = []
         self._copying = False
         self.bus_bytes_per_s: float | None = _measured(device)
@@ -66,7 +67,7 @@ class DeviceMover:
 
     def take(
         self, what: str, target: Target, described: Sequence[Tensor], places: Sequence[int], tensors: Tensors,
-        *, brief: bool,
+        *, brief: bool, sent: Collection[int] = (),
     ) -> None:  # fmt: skip
         far = all(tensor.device == self._device for tensor in tensors)
         round_to = [
@@ -84,9 +85,8 @@ class DeviceMover:
             flat = torch.empty(nbytes // 2, dtype=torch.bfloat16, device=self._device)
             gpu.round_pack(tensors, flat, [place // 2 for place in packed], self._table(what))
         elif not brief and self._direct(what, tensors):
-            self._queue(target.address, driver.Copies(places, [t.data_ptr() for t in tensors], sizes))
-            for tensor in tensors:
-                tensor.record_stream(self._stream)
+            rest = [at for at in range(len(tensors)) if at not in sent]
+            self.send(target, *([items[at] for at in rest] for items in (described, places, tensors)))  # type: ignore[arg-type]
             fill(target.memory, gaps(described, places))
             return
         else:
@@ -96,6 +96,15 @@ class DeviceMover:
         self._queue(target.address, driver.Copies(*zip(*spans, strict=True)) if spans else driver.Copies((), (), ()))
         flat.record_stream(self._stream)
         fill(target.memory, gaps(described, places))
+
+    def in_place(self, what: str) -> bool:
+        return self._in_place.get(what, False)
+
+    def send(self, target: Target, described: Sequence[Tensor], places: Sequence[int], tensors: Tensors) -> None:
+        pointers, sizes = [tensor.data_ptr() for tensor in tensors], [told.nbytes for told in described]
+        self._queue(target.address, driver.Copies(places, pointers, sizes))
+        for tensor in tensors:
+            tensor.record_stream(self._stream)
 
     def vouch(self, ring: Ring, sequence: int) -> None:
         driver.write_word(ring.place(sequence) + 8 * E_DEVICE, sequence + 1, self._stream.cuda_stream)
@@ -120,10 +129,10 @@ class DeviceMover:
         """Whether these are read in place; then they are looked at again when they are settled."""
         fresh = self._fresh.setdefault(what, Freshness())
         plain = all(tensor.is_contiguous() for tensor in tensors) and not any(tensor.is_neg() for tensor in tensors)
-        if not (fresh.direct(tensors) and plain):
-            return False
-        self._read.add(what)
-        return True
+        self._in_place[what] = fresh.direct(tensors) and plain
+        if self._in_place[what]:
+            self._read.add(what)
+        return self._in_place[what]
 
     def _table(self, what: str) -> gpu.Table:
         return self._tables.setdefault(what, gpu.Table())

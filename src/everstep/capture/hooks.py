@@ -15,6 +15,7 @@ import torch
 from everstep.capture import rng
 from everstep.capture.context import encode
 from everstep.capture.digests import Watch
+from everstep.capture.layers import Layers, Layout
 from everstep.capture.mover import Mover, offsets
 from everstep.capture.roster import Roster
 from everstep.capture.tensors import describe
@@ -42,7 +43,7 @@ class Hooks:
 
     def __init__(
         self, roster: Roster, mover: Mover, take: Callable[[int], Extent | None], *, captures: bool, rounds: bool,
-        about_to_step: Callable[[], None],
+        by_layer: bool, about_to_step: Callable[[], None],
     ) -> None:  # fmt: skip
         self._roster = roster
         self._mover = mover
@@ -54,7 +55,9 @@ class Hooks:
         self._names = roster.name_of()
         self._shape = roster.shape()
         self._hyper: dict[str, bytes] = {}
-        self._layouts: dict[tuple[Any, ...], tuple[list[Tensor], list[int], int]] = {}
+        self._layouts: dict[tuple[Any, ...], Layout] = {}
+        self._by_layer = by_layer
+        self._layers = self._sending()
         self._open: Captured | None = None
         self._states: dict[str, list[Any]] = {}
         self.digests: list[Pair] = []
@@ -82,6 +85,8 @@ class Hooks:
 
     def reset(self) -> None:
         """Forget the step being taken: it is committed, or given up."""
+        if self._layers is not None:
+            self._layers.forget()
         self.updates, self._open, self.why_base = [], None, None
 
     def handed_over(self) -> list[Captured]:
@@ -94,6 +99,10 @@ class Hooks:
         self._roster, self._names, self._shape = roster, roster.name_of(), roster.shape()
         self._watch = Watch(list(roster.parameters.values()))
         self._layouts.clear()
+        if self._layers is not None:
+            self._layers.forget()
+            self._layers.remove()
+        self._layers = self._sending()
         self._look()
 
     def final_groups(self) -> tuple[dict[str, list[Any]], list[tuple[Tensor, bytes]]]:
@@ -130,6 +139,14 @@ class Hooks:
         self._room = lambda _nbytes: None  # it belongs to the run: no cycle keeps the user's loaders alive
         for handle in self._handles:
             handle.remove()
+        if self._layers is not None:
+            self._layers.remove()
+
+    def _sending(self) -> Layers | None:
+        if not self._by_layer:
+            return None
+        room = lambda nbytes: self._room(nbytes) if self.watching and self.why_base is None else None  # noqa: E731
+        return Layers(list(self._roster.parameters.values()), self._mover, room, self._break)
 
     def _bind(self, key: str, hook: Callable[[str, torch.optim.Optimizer, Any, Any], None]) -> Callable[..., None]:
         return lambda optimizer, args, kwargs: hook(key, optimizer, args, kwargs)
@@ -170,27 +187,35 @@ class Hooks:
         update = Update(key, groups, None if scale is None else float(scale.item()), skipped)
         if skipped or self.why_base is not None or not self._captures:
             return Captured(update, [], None, hyper, states)
-        named = [
-            (self._names[id(parameter)], parameter.grad)
-            for group in optimizer.param_groups for parameter in group["params"] if parameter.grad is not None
-        ]  # fmt: skip
+        trained = [
+            parameter for group in optimizer.param_groups for parameter in group["params"] if parameter.grad is not None
+        ]
+        named = [(self._names[id(parameter)], parameter.grad) for parameter in trained]
         if any(gradient.layout is not torch.strided for _, gradient in named):
             self._break("a gradient is sparse")
             return Captured(update, [], None, [], states)
         tensors = [gradient for _, gradient in named]
-        layout = (at, tuple((name, gradient.dtype, gradient.shape) for name, gradient in named))
-        if layout not in self._layouts:
-            if len(self._layouts) >= LAYOUTS_MAX:  # another set of gradients at every step: nothing to remember
-                self._layouts.clear()
-            blobs = [self._described(f"gradient/{at}/{name}", gradient) for name, gradient in named]
-            self._layouts[layout] = (blobs, *offsets(blobs))
-        blobs, places, nbytes = self._layouts[layout]
-        extent = self._room(nbytes)
+        layout = self._layout(at, named)
+        extent, sent = self._layers.arrived(key, layout, tensors) if self._layers is not None else (None, set())
+        extent = extent or self._room(layout.nbytes)
         if extent is None:
             self._break(BUFFER_FULL)
             return Captured(update, [], None, [], states)
-        self._mover.take(f"{key}/{at}", extent, blobs, places, tensors, brief=scale is not None)
-        return Captured(update, blobs, extent, hyper, states)
+        what = f"{key}/{at}"
+        self._mover.take(what, extent, layout.described, layout.places, tensors, brief=scale is not None, sent=sent)
+        if self._layers is not None:
+            self._layers.expect(key, what, layout, trained)
+        return Captured(update, layout.described, extent, hyper, states)
+
+    def _layout(self, at: int, named: list[tuple[str, torch.Tensor]]) -> Layout:
+        """How these gradients are described and where they go: the same as last time, most often."""
+        known = (at, tuple((name, gradient.dtype, gradient.shape) for name, gradient in named))
+        if known not in self._layouts:
+            if len(self._layouts) >= LAYOUTS_MAX:  # another set of gradients at every step: nothing to remember
+                self._layouts.clear()
+            blobs = [self._described(f"gradient/{at}/{name}", gradient) for name, gradient in named]
+            self._layouts[known] = Layout(blobs, *offsets(blobs))
+        return self._layouts[known]
 
     def _described(self, name: str, gradient: torch.Tensor) -> Tensor:
         told = describe(name, gradient)

@@ -10,7 +10,7 @@ from everstep.store.memory import available_bytes
 HEAD_BYTES = 64 << 10
 TENSOR_HEAD_BYTES = 400
 """What a record says of itself, and of each of its tensors."""
-AREAS = {"gradient": 3, "state": 4}
+AREAS = {"gradient": 3, "layer": 3, "state": 4}
 """One holds the newest state, one is filled, one is read by the disk; at every step, one more is on its way."""
 
 

@@ -1,6 +1,6 @@
 """Brings tensors' bytes into memory that outlives this process. From host memory: at once, on all threads."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -55,12 +55,19 @@ class Mover(Protocol):
 
     def take(
         self, what: str, target: Target, described: Sequence[Tensor], places: Sequence[int], tensors: Tensors,
-        *, brief: bool,
+        *, brief: bool, sent: Collection[int] = (),
     ) -> None:  # fmt: skip
         """The same for tensors that change soon: gradients, or, if `brief`, what the next forward pass changes.
 
-        Float32 tensors that are described as BF16 are rounded, in place as well. `what` names the set.
+        Float32 tensors that are described as BF16 are rounded, in place as well. `what` names the set; those `sent`
+        are on their way to the same target, as they are now.
         """
+
+    def in_place(self, what: str) -> bool:
+        """Whether the tensors of this set were read where they lie, the last time; such may be sent early."""
+
+    def send(self, target: Target, described: Sequence[Tensor], places: Sequence[int], tensors: Tensors) -> None:
+        """Gradients during backward. Who changes one sends it again."""
 
     def vouch(self, ring: Ring, sequence: int) -> None:
         """Once everything copied so far is there, say so in this entry."""
@@ -104,10 +111,17 @@ class HostMover:
 
     def take(
         self, what: str, target: Target, described: Sequence[Tensor], places: Sequence[int], tensors: Tensors,
-        *, brief: bool,
+        *, brief: bool, sent: Collection[int] = (),
     ) -> None:  # fmt: skip
-        del what, brief
+        del what, brief, sent
         self.copy(target, Parcel(described, places, list(map(rounded, tensors, described))))
+
+    def in_place(self, what: str) -> bool:
+        del what
+        return False  # a copy takes as long during backward as after it
+
+    def send(self, target: Target, described: Sequence[Tensor], places: Sequence[int], tensors: Tensors) -> None:
+        self.copy(target, Parcel(described, places, tensors))
 
     def vouch(self, ring: Ring, sequence: int) -> None:
         ring.vouch(sequence, E_DEVICE)

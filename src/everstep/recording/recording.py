@@ -39,8 +39,8 @@ class Recording:
         self._mover = mover
         self._pace = Pace(settings)
         self._hooks = Hooks(
-            program.roster, mover, self._take, captures=settings.source == "gradient",
-            rounds=settings.gradients == "bf16", about_to_step=self._confirm,
+            program.roster, mover, self._take, captures=settings.source != "state",
+            rounds=settings.gradients == "bf16", by_layer=settings.source == "layer", about_to_step=self._confirm,
         )  # fmt: skip
         self._states = States(link, program, settings, mover, self._vouch)
         self._proof = Proof() if not self._hooks.exact else None
