@@ -53,6 +53,10 @@ class Unsupported(EverstepError):
     """Something in `state=`, the model or the optimizer cannot be recorded; the message names it."""
 
 
+class Misdescribed(EverstepError):
+    """A spec does not fit the tensors or the mesh: mend the rule that the message names."""
+
+
 class Misuse(EverstepError):
     """The calls came in an order that has no meaning; the message says which order has."""
 
