@@ -11,10 +11,13 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Literal, Self
 
+import msgspec
+
 from everstep import __version__
 from everstep.capture.context import Context, Stateful
 from everstep.capture.mover import HostMover, Mover
-from everstep.capture.roster import Model, Optimizers, Roster, call_the_roll
+from everstep.capture.roster import Model, Optimizers, call_the_roll
+from everstep.company import Company, company, meet
 from everstep.errors import Damaged, EverstepError, Misuse, NotAcknowledged, ReplayDiffers
 from everstep.keeper.health import Health
 from everstep.keeper.link import Link
@@ -22,10 +25,14 @@ from everstep.log.inventory import survey
 from everstep.recording.program import Program
 from everstep.recording.recording import Recording
 from everstep.recover import choose
+from everstep.recover.cohort import Peers, inventories, stand
 from everstep.recover.ledger import Ledger
 from everstep.recover.onto import onto_program
+from everstep.recover.reshard import onto_shards
 from everstep.recover.ways import DiskWay, MemoryWay, Way
 from everstep.settings import Settings
+from everstep.store import cohort as cohorts
+from everstep.store.cohort import Cohort
 from everstep.store.disk import LocalDisk, created
 from everstep.store.manifest import Identity, load_identity, start_identity
 from everstep.url import local_path
@@ -50,27 +57,29 @@ def open(  # noqa: A001 everstep.open, as in DESIGN
     context.changed()  # what cannot be recorded is refused here, before anything exists
     path = local_path(url)
     chosen = settings or Settings()
+    ranks = company(os.path.abspath(path))
+    run = _founded(path) if ranks.world == 1 else meet(ranks, "run", lambda _: _founded(path), "")
     disk = created(path)
     try:
-        identity = _identity(disk, path)
-        link = Link(os.path.abspath(path), identity.run, 0, opened=_now(), settings=chosen)
+        link = Link(os.path.abspath(path), run, ranks.rank, opened=_now(), settings=chosen)
     except BaseException:
         disk.release()
         raise
-    return Run(path, disk, link, roster, context, model, optimizer, chosen)
+    return Run(path, disk, link, Program(model, optimizer, roster, context), ranks, chosen)
 
 
 class Run:
     """One training run in this process. Call `resume` once, then `commit` after every optimizer step, then `close`."""
 
     def __init__(
-        self, url: str, disk: LocalDisk, link: Link, roster: Roster, context: Context, model: Model,
-        optimizer: Optimizers, settings: Settings,
-    ) -> None:  # fmt: skip
+        self, url: str, disk: LocalDisk, link: Link, program: Program, ranks: Company, settings: Settings
+    ) -> None:
         self._url = url
         self._disk = disk
         self._link = link
-        self._program = Program(model, optimizer, roster, context)
+        self._program = program
+        self._ranks = ranks
+        self._peers = Peers(disk, ranks.rank, ())
         self._settings = settings
         self._recording: Recording | None = None
         self._pid = os.getpid()
@@ -87,14 +96,18 @@ class Run:
         self._usable()
         if self._recording is not None:
             raise Misuse("resume() was called twice. A run resumes once, before its first step.")
-        memory = self._from_memory(step)
-        epoch, replayed, reached = (None, None, memory) if memory is not None else self._from_disk(step)
+        together = self._ranks.world > 1 or bool(cohorts.load_all(self._disk))
+        memory = None if together else self._from_memory(step)
+        if together:
+            epoch, replayed, reached = self._from_cohort(step)
+        else:
+            epoch, replayed, reached = (None, None, memory) if memory is not None else self._from_disk(step)
         self._program.roster = call_the_roll(self._program.model, self._program.optimizer)
         recording = Recording(self._link, self._program, self._settings, self._mover())
         if replayed is not None and self._ledger is not None:
             log_bytes = sum(record.frame.nbytes for record in replayed.records)
             recording.resumed(replayed.base.nbytes, log_bytes, len(replayed.records), self._ledger.replay_seconds)
-        changed = self._ledger.changed if self._ledger is not None else None
+        changed = self._ledger.changed if self._ledger is not None and not (together and epoch is None) else None
         assert reached is not None
         recording.begin(reached, epoch, memory=memory is not None, changed=changed)
         self._recording = recording
@@ -108,12 +121,13 @@ class Run:
     def acknowledged(self, tier: Literal["memory", "disk"] = "disk") -> int:
         """The newest step that survives what the tier promises to survive; -1 for none yet.
 
-        "memory": this process may crash or be killed. "disk": the host may lose power.
+        "memory": this process may crash or be killed. "disk": the host may lose power. Where several ranks train, the
+        disk's is the newest that all of them have there.
         """
         if tier not in ("memory", "disk"):
             raise Misuse(f"acknowledged({tier!r}): this run has two tiers, 'memory' and 'disk'.")
         self._running()
-        return self._link.acknowledged if tier == "disk" else self._link.memory
+        return min(self._link.acknowledged, self._peers.acknowledged) if tier == "disk" else self._link.memory
 
     def wait(self, step: int | None = None, timeout: float | None = None) -> int:
         """Wait until `step`, the newest committed by default, is on disk, and return the newest that is."""
@@ -135,7 +149,12 @@ class Run:
                 f"step {wanted} is not acknowledged, {health.acknowledged} is. The run is {health.state}"
                 f"{f' ({health.error})' if health.error else ''}."
             )
-        return link.acknowledged
+        if not self._peers.wait(wanted, timeout):
+            raise NotAcknowledged(
+                f"step {wanted} is on disk here, but rank {self._peers.slowest} has only {self._peers.acknowledged} "
+                "there. See its health."
+            )
+        return self.acknowledged()
 
     @property
     def health(self) -> Health:
@@ -208,6 +227,32 @@ class Run:
         self._place([DiskWay(self._disk, 0, route) for route in routes])
         return inventory.epoch, routes[0], routes[0].step
 
+    def _from_cohort(self, step: int | None) -> tuple[int | None, None, int]:
+        """Resume what several writers hold together, or begin so: the ranks agree on the newest step all can prove."""
+        ranks = self._ranks
+
+        def decide(epochs: list[str]) -> str:
+            found = stand(self._disk, self._url, step)
+            number = 1 + max((cohort.number for cohort in cohorts.load_all(self._disk)), default=0)
+            before, reached = (found.epochs, found.step) if found is not None else ((), 0)
+            cohort = Cohort(number, tuple(map(int, epochs)), before, reached, _now())
+            cohorts.begin(self._disk, cohort)
+            return msgspec.json.encode(cohort).decode()
+
+        epoch = str(self._link.epoch)
+        text = decide([epoch]) if ranks.world == 1 else meet(ranks, "cohort", decide, epoch)
+        cohort = msgspec.json.decode(text, type=Cohort)
+        self._peers = Peers(self._disk, ranks.rank, cohort.epochs)
+        if not cohort.before:
+            return None, None, 0
+        held = inventories(self._disk, self._url, cohort.before)
+        assert held is not None
+        program = self._program
+        self._ledger, same = onto_shards(self._disk, held, cohort.step, program.roster, program.context, ranks.rank)
+        if ranks.world > 1:
+            meet(ranks, "loaded", lambda _: "", "")  # nobody writes, and prunes, before all have read
+        return cohort.before[ranks.rank] if same else None, None, cohort.step
+
     def _place(self, ways: Sequence[Way]) -> None:
         strict = self._settings.unmatched == "refuse"
         self._ledger = onto_program(ways, self._program.roster, self._program.context, strict=strict)
@@ -239,6 +284,15 @@ class Run:
             self._link.drop()
             if self._recording is not None:
                 self._recording.leave()
+
+
+def _founded(path: str) -> str:
+    """The run in this directory, begun if there is none: its identity."""
+    disk = created(path)
+    try:
+        return _identity(disk, path).run
+    finally:
+        disk.release()
 
 
 def _identity(disk: LocalDisk, path: str) -> Identity:

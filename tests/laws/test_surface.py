@@ -16,7 +16,7 @@ NAMES = ["Loader", "Restored", "Run", "Settings", "__version__", "errors", "open
 RUN = {"resume", "commit", "acknowledged", "wait", "health", "predicted", "ledger", "close"}
 ERRORS = {
     "EverstepError", "NotARun", "UnknownFormat", "RunInUse", "Fenced", "Damaged", "StepNotHeld", "Mismatch",
-    "ReplayDiffers", "CannotReplay", "Unsupported", "Misuse", "StoreFailed", "NotAcknowledged",
+    "ReplayDiffers", "CannotReplay", "Unsupported", "Misdescribed", "Misuse", "StoreFailed", "NotAcknowledged",
 }  # fmt: skip
 
 

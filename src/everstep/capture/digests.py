@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from everstep import native
+from everstep.capture.shards import local
 from everstep.capture.tensors import on_host, plain
 from everstep.native import reference
 from everstep.types import Pair
@@ -29,23 +30,24 @@ class Watch:
         """What changes when a tensor does: its digest, or on a device where it lies and how often it was written to."""
         if self.exact:
             return self.digest()
-        return [(tensor.data_ptr(), tensor._version) for tensor in self._tensors]  # noqa: SLF001
+        return [(held.data_ptr(), held._version) for held in map(local, self._tensors)]  # noqa: SLF001
 
     def digest(self) -> list[Pair]:
-        pointers = [tensor.data_ptr() for tensor in self._tensors]
-        if pointers != self._pointers or not all(tensor.is_contiguous() for tensor in self._tensors):
+        held = [local(tensor) for tensor in self._tensors]
+        pointers = [tensor.data_ptr() for tensor in held]
+        if pointers != self._pointers or not all(tensor.is_contiguous() for tensor in held):
             self._pointers = pointers
-            self._plain = all(plain(tensor) for tensor in self._tensors)
-            self._counts = [tensor.numel() for tensor in self._tensors]
-            self._widths = [tensor.element_size() for tensor in self._tensors]
+            self._plain = all(plain(tensor) for tensor in held)
+            self._counts = [tensor.numel() for tensor in held]
+            self._widths = [tensor.element_size() for tensor in held]
         if not self._plain:
-            return digest(self._tensors)
+            return digest(held)
         return native.digest(pointers, self._counts, self._widths, [0] * len(pointers), torch.get_num_threads())
 
 
 def digest(tensors: Sequence[torch.Tensor], *, threads: int | None = None) -> list[Pair]:
     """Of each tensor, the sum of its mixed (logical index, bits); it does not depend on strides or device."""
-    held = [on_host(tensor) if tensor.device.type == "cpu" else tensor for tensor in tensors]
+    held = [on_host(tensor) if tensor.device.type == "cpu" else local(tensor) for tensor in tensors]
     near = [at for at, tensor in enumerate(held) if plain(tensor)]
     found = native.digest(
         [held[at].data_ptr() for at in near],

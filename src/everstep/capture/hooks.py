@@ -18,6 +18,7 @@ from everstep.capture.digests import Watch
 from everstep.capture.layers import Layers, Layout
 from everstep.capture.mover import Mover, offsets
 from everstep.capture.roster import Roster
+from everstep.capture.shards import local
 from everstep.capture.tensors import describe
 from everstep.codec.body import Update
 from everstep.ring.pen import Extent
@@ -194,7 +195,7 @@ class Hooks:
         if any(gradient.layout is not torch.strided for _, gradient in named):
             self._break("a gradient is sparse")
             return Captured(update, [], None, [], states)
-        tensors = [gradient for _, gradient in named]
+        tensors = [local(gradient) for _, gradient in named]
         layout = self._layout(at, named)
         extent, sent = self._layers.arrived(key, layout, tensors) if self._layers is not None else (None, set())
         extent = extent or self._room(layout.nbytes)
@@ -245,7 +246,7 @@ class Hooks:
         """Where the optimizers' state lies and how often it was written to; cheap, and changes when it is edited."""
         return {
             key: [
-                (value.data_ptr(), value._version) if isinstance(value, torch.Tensor) else None  # noqa: SLF001
+                (local(value).data_ptr(), local(value)._version) if isinstance(value, torch.Tensor) else None  # noqa: SLF001
                 for held in optimizer.state.values() if isinstance(held, dict) for value in held.values()
             ]
             for key, optimizer in self._roster.optimizers.items()

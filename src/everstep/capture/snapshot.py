@@ -13,6 +13,7 @@ from everstep.capture.context import Context, encode
 from everstep.capture.mover import Parcel, offsets
 from everstep.capture.rng import cuda_in_use
 from everstep.capture.roster import Roster
+from everstep.capture.shards import local
 from everstep.capture.tensors import describe
 from everstep.codec import tree
 from everstep.codec.body import aligned
@@ -102,14 +103,16 @@ class Camera:
 
 def _signature(roster: Roster) -> list[Any] | None:
     """What tells that something was replaced; None when only encoding everything would tell."""
-    found: list[Any] = [(id(parameter), parameter.shape) for parameter in roster.parameters.values()]
+    found: list[Any] = [
+        (id(parameter), parameter.shape, id(local(parameter))) for parameter in roster.parameters.values()
+    ]
     for optimizer in roster.optimizers.values():
         for parameter, held in optimizer.state.items():
             if not isinstance(held, dict):
                 return None
             for name, value in held.items():
                 if isinstance(value, torch.Tensor):
-                    found.append((id(parameter), name, id(value), value.shape))
+                    found.append((id(parameter), name, id(value), value.shape, id(local(value))))
                 elif value is None or isinstance(value, int | float | str):
                     found.append((id(parameter), name, value))
                 else:
@@ -124,7 +127,8 @@ def _fixed(roster: Roster, signature: list[Any] | None) -> Fixed:
     places, nbytes = offsets(described)
     table = msgspec.json.encode([Placed(told, place) for told, place in zip(described, places, strict=True)])
     far = tuple(name for name, tensor in tensors.items() if tensor.dim() == 0 and tensor.device.type != "cpu")
-    return Fixed(signature or [], list(tensors.values()), described, places, nbytes, states, table, far)
+    held = [local(tensor) for tensor in tensors.values()]
+    return Fixed(signature or [], held, described, places, nbytes, states, table, far)
 
 
 def _joined(one: bytes, two: bytes) -> bytes:

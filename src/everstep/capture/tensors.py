@@ -5,8 +5,9 @@ import math
 
 import torch
 
+from everstep.capture.shards import box_of, local
 from everstep.errors import Damaged, Unsupported
-from everstep.types import Tensor, whole
+from everstep.types import Tensor
 
 DTYPES: dict[torch.dtype, str] = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
@@ -18,13 +19,14 @@ TORCH_DTYPES = {name: dtype for dtype, name in DTYPES.items()}
 
 
 def describe(name: str, tensor: torch.Tensor) -> Tensor:
-    """What a file says of this tensor. One process holds all of it, so its box is the whole."""
+    """What a file says of this tensor: the part of it that this process holds, and which box of the whole that is."""
     if tensor.layout is not torch.strided or tensor.dtype not in DTYPES or tensor.is_meta:
         raise Unsupported(
             f"{name}: a tensor of {tensor.dtype}, {tensor.layout}, on {tensor.device} cannot be recorded."
         )
-    shape = tuple(tensor.shape)
-    return Tensor(name, DTYPES[tensor.dtype], shape, whole(shape), tensor.numel() * tensor.element_size())
+    held = local(tensor)
+    nbytes = held.numel() * held.element_size()
+    return Tensor(name, DTYPES[tensor.dtype], tuple(tensor.shape), box_of(name, tensor), nbytes)
 
 
 def plain(tensor: torch.Tensor) -> bool:
@@ -41,7 +43,7 @@ def in_order(tensor: torch.Tensor) -> torch.Tensor:
 
 def on_host(tensor: torch.Tensor) -> torch.Tensor:
     """The same values in host memory in logical order; the tensor itself when it lies so already."""
-    tensor = tensor.detach()
+    tensor = local(tensor).detach()
     return tensor if plain(tensor) else in_order(tensor).cpu()
 
 

@@ -9,6 +9,7 @@ import torch
 from everstep.capture import rng
 from everstep.capture.context import Context
 from everstep.capture.roster import Roster
+from everstep.capture.shards import is_sharded
 from everstep.capture.snapshot import versions
 from everstep.recover import match
 from everstep.recover.ferry import Ferry
@@ -24,16 +25,20 @@ def onto_program(ways: Sequence[Way], roster: Roster, context: Context, *, stric
     """Model, optimizers, `state=`, generators: all of it, or an error that lists every difference.
 
     If not `strict`, a program that differs gets what both hold: the run's own state is recovered and proved beside it.
+    So is the state of a program of DTensors, whose optimizer works on their local parts.
     """
     began = time.perf_counter()
     wanted = ways[0].step
     beside: list[tuple[Roster, Index, dict[str, torch.Tensor]]] = []
+    differs = False
 
     def target(index: Index, tensors: dict[str, torch.Tensor]) -> Roster:
+        nonlocal differs
         found = match.differences(index, roster, context)
+        differs = bool(found)
         if strict:
             refuse(wanted, found)
-        if not found:
+        if not found and not any(map(is_sharded, roster.parameters.values())):
             return roster
         beside.append((assemble(index, tensors, replay=index.step != wanted), index, tensors))
         return beside[-1][0]
@@ -44,11 +49,11 @@ def onto_program(ways: Sequence[Way], roster: Roster, context: Context, *, stric
         ferry = Ferry(torch.get_num_threads())
         place_base(index, tensors, roster, ferry)
         copy_common(stand_in, roster, ferry)
-    missing = _place_context(recovered, roster, context)
+    missing = place_context(recovered, roster, context)
     return Ledger(
         recovered.step, recovered.index.step, recovered.records, recovered.replayed, time.perf_counter() - began,
         recovered.replay_seconds, tuple(_items(recovered, roster, context, missing)), recovered.notes,
-        "the program holds other things than the run" if beside else _moved(recovered.index),
+        "the program holds other things than the run" if differs else _moved(recovered.index),
     )  # fmt: skip
 
 
@@ -63,7 +68,7 @@ def _moved(index: Index) -> str | None:
     return f"it goes on elsewhere: {'; '.join(moved)}" if moved else None
 
 
-def _place_context(recovered: Recovered, roster: Roster, context: Context) -> list[str]:
+def place_context(recovered: Recovered, roster: Roster, context: Context) -> list[str]:
     """Everything but parameters and optimizers; returns the generators this machine does not have."""
     buffers = roster.buffers()
     generators: dict[str, Any] = {}

@@ -1,11 +1,12 @@
 """Puts restored values into a live model, optimizer and `state=`, keeping every object where it is."""
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 import torch
 
 from everstep.capture.roster import Roster
+from everstep.capture.shards import like, local
 from everstep.codec import tree
 from everstep.errors import Damaged
 from everstep.recover.ferry import Ferry
@@ -19,8 +20,8 @@ def place_base(index: Index, tensors: Mapping[str, torch.Tensor], roster: Roster
     """Parameters, optimizer state and hyper-parameters as the base holds them; what only one side has stays."""
     with torch.no_grad():
         for name, parameter in roster.parameters.items():
-            if (held := tensors.get(f"model/{name}")) is not None and held.shape == parameter.shape:
-                ferry.bring(parameter, held)
+            if _same_shape(held := tensors.get(f"model/{name}"), parameter):
+                ferry.bring(local(parameter), held)
     for entry in index.content.optimizers:
         optimizer = roster.optimizers.get(entry.key)
         if optimizer is None or f"{type(optimizer).__module__}.{type(optimizer).__qualname__}" != entry.kind:
@@ -50,13 +51,13 @@ def place_hyper(index: Index, tensors: Mapping[str, torch.Tensor], roster: Roste
 def copy_common(source: Roster, target: Roster, ferry: Ferry) -> None:
     """What both hold, under the same name and in the same shape, from one state to another."""
     same = {
-        name: (parameter, target.parameters[name])
-        for name, parameter in source.parameters.items()
-        if name in target.parameters and target.parameters[name].shape == parameter.shape
+        name: (source.parameters[name], parameter)
+        for name, parameter in target.parameters.items()
+        if name in source.parameters and _same_shape(local(source.parameters[name]), parameter)
     }
     with torch.no_grad():
         for theirs, ours in same.values():
-            ferry.bring(ours, theirs)
+            ferry.bring(local(ours), local(theirs))
     for key, optimizer in source.optimizers.items():
         if (mine := target.optimizers.get(key)) is None or type(mine) is not type(optimizer):
             continue
@@ -71,8 +72,8 @@ def _hyper(group: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in group.items() if name != "params"}
 
 
-def _same_shape(held: torch.Tensor | None, parameter: torch.Tensor) -> bool:
-    return held is not None and held.shape == parameter.shape
+def _same_shape(held: torch.Tensor | None, parameter: torch.Tensor) -> TypeGuard[torch.Tensor]:
+    return held is not None and held.shape == local(parameter).shape
 
 
 def _check(kind: str, name: str, state: Any, parameter: torch.Tensor) -> None:
@@ -80,7 +81,7 @@ def _check(kind: str, name: str, state: Any, parameter: torch.Tensor) -> None:
     if not isinstance(state, dict):
         raise Damaged(f"the optimizer's state of {name!r} is not one.")
     for key in ELEMENTWISE & state.keys() if kind.startswith("torch.optim.") else ():
-        if isinstance(held := state[key], torch.Tensor) and held.shape != parameter.shape:
+        if isinstance(held := state[key], torch.Tensor) and held.shape != local(parameter).shape:
             raise Damaged(f"optimizer state {key!r} of {name!r} has shape {tuple(held.shape)}, not its parameter's.")
 
 
@@ -100,8 +101,9 @@ def _beside(value: Any, parameter: torch.Tensor, ferry: Ferry, *, far: bool = Fa
     parameter, because fused kernels walk both in memory order."""
     if not isinstance(value, torch.Tensor):
         return value
-    if value.shape == parameter.shape and value.dim():
-        return ferry.bring(torch.empty_like(parameter, dtype=value.dtype, requires_grad=False), value)
+    if value.shape == local(parameter).shape and value.dim():
+        part = torch.empty_like(local(parameter), dtype=value.dtype, requires_grad=False)
+        return like(parameter, ferry.bring(part, value))
     if value.dim() == 0 and not far:
         return value.clone()  # step counters live on the host unless the optimizer is capturable or fused on a GPU
     return value.to(parameter.device, copy=True)

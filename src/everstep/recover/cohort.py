@@ -1,0 +1,127 @@
+"""The newest step that all writers of a cohort can prove. Reads only."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from everstep.errors import Damaged, NotARun, StepNotHeld
+from everstep.log.inventory import Inventory, survey
+from everstep.store import cohort as cohorts
+from everstep.store import witness
+from everstep.store.disk import Disk
+
+LOOK_SECONDS = 0.1
+NOBODY = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """Where a run stands: the epochs of the writers that hold `step` together, by rank."""
+
+    epochs: tuple[int, ...]
+    step: int
+
+
+class Peers:
+    """What the other writers of a cohort have acknowledged, from the notes they leave; looked at now and then."""
+
+    def __init__(self, disk: Disk, rank: int, epochs: Sequence[int]) -> None:
+        self._disk = disk
+        self._others = [(at, epoch) for at, epoch in enumerate(epochs) if at != rank]
+        self._looked = 0.0
+        self._newest: dict[int, int] = {}
+
+    @property
+    def acknowledged(self) -> int:
+        """The newest step that all of them have on disk; without others, any step."""
+        if self._others and time.monotonic() - self._looked > LOOK_SECONDS:
+            self._looked = time.monotonic()
+            seen = {at: witness.load(self._disk, at, epoch) for at, epoch in self._others}
+            self._newest = {at: -1 if step is None else step for at, step in seen.items()}
+        return min(self._newest.values(), default=NOBODY)
+
+    @property
+    def slowest(self) -> int:
+        return min(self._newest, key=lambda at: self._newest[at], default=-1)
+
+    def wait(self, step: int, seconds: float | None) -> bool:
+        """Whether all of them have `step` on disk, after at most `seconds`."""
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while self.acknowledged < step:
+            if deadline is not None and time.monotonic() >= deadline:
+                return False
+            time.sleep(LOOK_SECONDS / 4)
+        return True
+
+
+def stand(disk: Disk, url: str, step: int | None = None) -> Stand | None:
+    """The newest step that can be restored as a whole, or `step`; None when the run holds nothing yet.
+
+    A cohort that died before all its writers held one common step is as if it had never begun.
+    """
+    known = cohorts.load_all(disk)
+    tried = [cohort.epochs for cohort in known]
+    if not known:
+        newest = _single(disk, url)
+        tried = [] if newest is None else [(newest,)]
+    elif known[-1].before:
+        tried.append(known[-1].before)
+    for epochs in tried:
+        held = inventories(disk, url, epochs)
+        if held is None:
+            continue
+        found = common(held, step)
+        lost = min(inventory.acknowledged for inventory in held)
+        if step is None and lost > (-1 if found is None else found):
+            raise _lost(held, lost, found)
+        if found is not None:
+            return Stand(epochs, found)
+    if step is not None:
+        raise StepNotHeld(f"{url}: no cohort of writers holds step {step} as a whole.")
+    return None
+
+
+def inventories(disk: Disk, url: str, epochs: Sequence[int]) -> list[Inventory] | None:
+    """What each writer holds; None when one of them never began."""
+    try:
+        return [survey(disk, url, rank=rank, epoch=epoch) for rank, epoch in enumerate(epochs)]
+    except (NotARun, StepNotHeld):
+        return None
+
+
+def common(held: Sequence[Inventory], step: int | None = None) -> int | None:
+    """The newest step, or `step`, that every one of them can restore."""
+    spans = [inventory.spans() for inventory in held]
+    if step is not None:
+        return step if all(any(first <= step <= last for first, last in own) for own in spans) else None
+    found: int | None = min((own[-1][1] if own else -1 for own in spans), default=-1)
+    while found is not None and found >= 0:
+        reached = found
+        for own in spans:
+            fitting = [min(last, reached) for first, last in own if first <= reached]
+            if not fitting:
+                return None
+            reached = max(fitting)
+        if reached == found:
+            return found
+        found = reached
+    return None
+
+
+def _single(disk: Disk, url: str) -> int | None:
+    """The newest epoch of a run that never had more than one writer."""
+    try:
+        return survey(disk, url).epoch
+    except NotARun:
+        return None
+
+
+def _lost(held: Sequence[Inventory], acknowledged: int, found: int | None) -> Damaged:
+    damages = [damage for inventory in held for damage in inventory.damages]
+    good = f"Steps up to {found} are intact" if found is not None else "No step can be restored"
+    told = f" {damages[0]}" if damages else ""
+    return Damaged(
+        f"step {acknowledged} was acknowledged by every writer, but their files do not lead to it. {good}.{told} "
+        f"Restore the missing files from a copy, or give up the difference with run.resume(step={found}).",
+        intact=found,
+    )
