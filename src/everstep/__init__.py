@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from everstep.api import Run, open  # noqa: A004
     from everstep.integrations.loader import Loader
-    from everstep.recover.offline import Restored, restore
+    from everstep.recover.offline import Restored
+    from everstep.recover.restore import restore
     from everstep.settings import Settings
 
 __version__ = "0.1.0"
@@ -21,7 +22,7 @@ _HOME = {
     "Run": "everstep.api",
     "Settings": "everstep.settings",
     "open": "everstep.api",
-    "restore": "everstep.recover.offline",
+    "restore": "everstep.recover.restore",
 }
 
 

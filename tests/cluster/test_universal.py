@@ -56,6 +56,24 @@ def resumed(path: Path, kind: str, reference: Path) -> list[str]:
         return found + differences(again.whole(), ended)
 
 
+def restored(path: Path, reference: Path) -> list[str]:
+    """What differs where the state is put together without a program."""
+    wanted = {name: value for name, value in torch.load(reference).items() if not name.startswith("hyper")}
+    found = everstep.restore(path)
+    names = {f"model/{name}": name for name in wanted if " of " not in name}
+    names |= {
+        f"optimizer/main/{name}/{key}": f"{key} of {name}"
+        for key, _, name in (told.partition(" of ") for told in wanted if " of " in told)
+    }
+    plain = {names[name]: value for name, value in found.tensors.items() if name in names}
+    groups = found.context["optimizers"]["main"]
+    assert [group["weight_decay"] for group in groups] == [0.1, 0.0]
+    assert sorted(name for group in groups for name in group["params"]) == sorted(
+        name for name in wanted if f"exp_avg of {name}" in wanted
+    )
+    return differences(plain, wanted)
+
+
 def ranks(rank: int, home: Path, results: "mp.SimpleQueue[tuple[str, list[str]]]") -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", store=dist.FileStore(str(home / "store"), WORLD), rank=rank, world_size=WORLD)
@@ -84,6 +102,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
         name, differing = results.get()
         found[name] = differing
     for kind in KINDS:
+        found[f"{kind}, restored"] = restored(home / kind, home / f"{kind}.pt")
         path = home / f"{kind} to single"
         shutil.copytree(home / kind, path)
         found[path.name] = resumed(path, "single", home / f"{kind}.pt")
@@ -93,6 +112,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
 CELLS = [
     f"{a} to {b}" for a, b in itertools.product(("single", *KINDS), ("single", *KINDS)) if (a, b) != ("single",) * 2
 ]
+
+
+CELLS += [f"{kind}, restored" for kind in KINDS]
 
 
 @pytest.mark.parametrize("cell", CELLS)

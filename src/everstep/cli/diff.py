@@ -9,7 +9,7 @@ import torch
 from everstep.capture.tensors import on_host
 from everstep.cli import text
 from everstep.cli.progress import progress
-from everstep.recover import offline
+from everstep.recover.restore import restore as restored
 
 CHUNK = 1 << 20
 """Elements compared at once: their difference is taken in float64, and memory stays small."""
@@ -17,7 +17,7 @@ CHUNK = 1 << 20
 
 def diff(url: str, a: int, b: int, *, as_json: bool) -> None:
     with progress("comparing") as tick:
-        one, two = offline.restore(url, a).tensors, offline.restore(url, b).tensors
+        one, two = restored(url, a).tensors, restored(url, b).tensors
         rows, both = [], [name for name in one if name in two]
         for at, name in enumerate(both):
             rows.append(compare(name, one[name], two[name]))

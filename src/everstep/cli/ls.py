@@ -7,6 +7,8 @@ from everstep.cli.look import opened
 from everstep.log import lease
 from everstep.log.inventory import Inventory, acknowledged, survey
 from everstep.log.reader import Scanned
+from everstep.recover.cohort import inventories, together
+from everstep.store import cohort as cohorts
 from everstep.store import names, prune
 from everstep.store.disk import Disk
 from everstep.store.manifest import Segment, Term
@@ -17,10 +19,26 @@ def ls(url: str, *, as_json: bool) -> None:
         found = survey(disk, path, epoch=epoch)
         older = [] if epoch is not None else [survey(disk, path, epoch=at) for at in prune.branches(found.manifest)]
         listing = describe(disk, found, older, lease.holder(disk, found.manifest.writer))
+        listing["cohort"] = None if epoch is not None else _cohort(disk, path)
     if as_json:
         text.echo_json(listing)
     else:
         _print(path, listing)
+
+
+def _cohort(disk: Disk, path: str) -> dict[str, Any] | None:
+    """The writers that train together, and what they hold together; None for a run of one writer."""
+    known = cohorts.load_all(disk)
+    if not known:
+        return None
+    held = inventories(disk, path, known[0].epochs) or []
+    return {
+        "number": known[0].number,
+        "writers": len(known[0].epochs),
+        "epochs": list(known[0].epochs),
+        "steps": together(held),
+        "acknowledged": min((inventory.acknowledged for inventory in held), default=-1),
+    }
 
 
 def describe(disk: Disk, found: Inventory, older: list[Inventory], holder: str | None) -> dict[str, Any]:
@@ -98,6 +116,11 @@ def _bytes(entry: Segment, scanned: Scanned) -> int:
 def _print(path: str, listing: dict[str, Any]) -> None:
     live = f"live, held by {listing['owner']}" if listing["live"] else "not live"
     text.echo(f"{path}: run {listing['run'][:8]}, begun {listing['created']}, {text.size(listing['bytes'])}, {live}")
+    if (cohort := listing["cohort"]) is not None:
+        text.echo(
+            f"{text.count(cohort['writers'], 'writer')} train together (cohort {cohort['number']}): restorable "
+            f"{text.spans(cohort['steps'])}; acknowledged {cohort['acknowledged']}. Writer 0 alone:"
+        )
     text.echo(f"restorable: {text.spans(listing['steps'])}; acknowledged: {listing['acknowledged']}")
     for branch in listing["branches"][1:]:
         text.echo(

@@ -15,6 +15,7 @@ from everstep.log import frame, lease
 from everstep.log.inventory import Inventory, survey
 from everstep.recover import choose
 from everstep.recover.sound import base_faults
+from everstep.store import cohort as cohorts
 from everstep.store import keep, names
 from everstep.store import prune as store
 from everstep.store.disk import Disk, LocalDisk
@@ -27,6 +28,11 @@ def prune(url: str, specs: Sequence[str], *, dry_run: bool, as_json: bool) -> No
     with opened(url) as (disk, path, epoch):
         if epoch is not None:
             raise Misuse(f"{url}: prune works on a whole run; leave out '#{epoch}'.")
+        if cohorts.load_all(disk):
+            raise Misuse(
+                f"{path}: several writers hold this run together, and prune does not know yet what all of them need. "
+                "Settings.retain_bytes_max bounds each."
+            )
         sound = Sound(disk)
         with waiting("looking"):
             found = _survey(disk, path)

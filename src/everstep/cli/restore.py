@@ -9,7 +9,7 @@ from everstep.capture.context import encode
 from everstep.capture.tensors import describe, on_host
 from everstep.cli import text
 from everstep.cli.progress import waiting
-from everstep.recover import offline
+from everstep.recover.restore import restore as restored
 from everstep.store import export, torchfile
 from everstep.types import Bytes, Tensor
 
@@ -17,7 +17,7 @@ from everstep.types import Bytes, Tensor
 def restore(url: str, step: int | None, target: str, form: str, *, force: bool) -> None:
     export.refuse(target, force=force)  # before the work, not after it
     with waiting("restoring"):
-        found = offline.restore(url, step)
+        found = restored(url, step)
         held: list[tuple[Tensor, Bytes]] = []
         alive = [on_host(tensor) for tensor in found.tensors.values()]
         for name, tensor in zip(found.tensors, alive, strict=True):

@@ -7,7 +7,7 @@ from everstep.cli.look import opened
 from everstep.cli.progress import progress
 from everstep.log.inventory import Inventory
 from everstep.recover.verify import Report
-from everstep.recover.verify import verify as prove
+from everstep.recover.verify import verify_all as prove
 from everstep.store.disk import Disk
 
 if TYPE_CHECKING:  # it imports torch
@@ -42,6 +42,7 @@ def describe(report: Report, legs: list[dict[str, Any]] | None, *, good: bool) -
         "bytes": report.nbytes,
         "branches": [
             {
+                "writer": branch.inventory.manifest.writer,
                 "epoch": branch.inventory.epoch,
                 "current": branch.current,
                 "steps": branch.spans,
@@ -95,9 +96,11 @@ def _print(path: str, found: dict[str, Any]) -> None:
     read = f"{path}: read {text.size(found['bytes'])}: {text.count(found['segments'], 'segment')}"
     bases = f"{text.count(found['bases'], 'base')} with {text.count(found['tensors'], 'good tensor')}"
     text.echo(f"{read}, {text.count(found['records'], 'good record')}, {bases}")
+    several = any(branch["writer"] for branch in found["branches"])
     for branch in found["branches"]:
         name = "current branch" if branch["current"] else f"older branch #{branch['epoch']}"
-        text.echo(f"{name}: proved {text.spans(branch['steps'])}; acknowledged {branch['acknowledged']}")
+        writer = f"writer {branch['writer']}, " if several else ""
+        text.echo(f"{writer}{name}: proved {text.spans(branch['steps'])}; acknowledged {branch['acknowledged']}")
     for note in found["notes"]:
         text.echo(f"note: {note}")
     for leg in found["replay"] or []:

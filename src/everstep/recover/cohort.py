@@ -91,21 +91,21 @@ def inventories(disk: Disk, url: str, epochs: Sequence[int]) -> list[Inventory] 
 
 def common(held: Sequence[Inventory], step: int | None = None) -> int | None:
     """The newest step, or `step`, that every one of them can restore."""
-    spans = [inventory.spans() for inventory in held]
+    spans = together(held)
     if step is not None:
-        return step if all(any(first <= step <= last for first, last in own) for own in spans) else None
-    found: int | None = min((own[-1][1] if own else -1 for own in spans), default=-1)
-    while found is not None and found >= 0:
-        reached = found
-        for own in spans:
-            fitting = [min(last, reached) for first, last in own if first <= reached]
-            if not fitting:
-                return None
-            reached = max(fitting)
-        if reached == found:
-            return found
-        found = reached
-    return None
+        return step if any(first <= step <= last for first, last in spans) else None
+    return spans[-1][1] if spans else None
+
+
+def together(held: Sequence[Inventory]) -> list[tuple[int, int]]:
+    """The steps that every one of them can restore, as first and last of each stretch."""
+    found = held[0].spans() if held else []
+    for inventory in held[1:]:
+        found = [
+            (max(first, begin), min(last, end))
+            for first, last in found for begin, end in inventory.spans() if max(first, begin) <= min(last, end)
+        ]  # fmt: skip
+    return sorted(found)
 
 
 def _single(disk: Disk, url: str) -> int | None:

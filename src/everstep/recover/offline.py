@@ -1,6 +1,5 @@
-"""A state without the training program, as plain tensors by name."""
+"""What one writer holds of a state, without the training program: plain tensors by name."""
 
-import os
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -10,17 +9,15 @@ import torch
 from everstep.capture.roster import Roster
 from everstep.capture.snapshot import optimizer_tensors
 from everstep.codec import tree
-from everstep.errors import Damaged, StepNotHeld
-from everstep.log.inventory import survey
-from everstep.recover import choose
+from everstep.errors import Damaged
 from everstep.recover import recover as recovery
 from everstep.recover.choose import Route
 from everstep.recover.ledger import Item, Ledger
 from everstep.recover.standin import assemble
 from everstep.recover.ways import DiskWay
 from everstep.store.base import Index
-from everstep.store.disk import Disk, existing
-from everstep.url import split_url
+from everstep.store.disk import Disk
+from everstep.types import Tensor
 
 KINDS: dict[str, Any] = {"model": "parameter", "optimizer": "optimizer", "buffer": "buffer"}
 
@@ -35,24 +32,16 @@ class Restored:
     ledger: Ledger
 
 
-def restore(url: str | os.PathLike[str], step: int | None = None) -> Restored:
-    """The state at a step, the newest by default, without a model. Reads only; a running trainer is not disturbed.
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one writer holds of a state, and which boxes of which tensors that is."""
 
-    `url` may end in `#EPOCH` to look at an older branch of the run.
-    """
-    path, epoch = split_url(url)
-    disk = existing(path)
-    try:
-        routes = choose.routes(survey(disk, path, epoch=epoch), step)
-        if not routes:
-            raise StepNotHeld(f"{path}: the run holds no step yet.")
-        return follow(disk, 0, routes)
-    finally:
-        disk.release()
+    restored: Restored
+    described: dict[str, Tensor]
 
 
-def follow(disk: Disk, rank: int, routes: list[Route]) -> Restored:
-    """The whole state at the routes' step, by name; Damaged when what the files say cannot be put together."""
+def follow(disk: Disk, rank: int, routes: list[Route]) -> Part:
+    """What a writer holds at the routes' step, by name; Damaged when what the files say cannot be put together."""
     try:
         return _follow(disk, rank, routes)
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as bad:
@@ -60,7 +49,7 @@ def follow(disk: Disk, rank: int, routes: list[Route]) -> Restored:
         raise Damaged(f"step {routes[0].step}: its files do not fit together ({type(bad).__name__}: {bad}).") from bad
 
 
-def _follow(disk: Disk, rank: int, routes: list[Route]) -> Restored:
+def _follow(disk: Disk, rank: int, routes: list[Route]) -> Part:
     began = time.perf_counter()
     built: list[tuple[Roster, dict[str, torch.Tensor]]] = []
 
@@ -87,7 +76,8 @@ def _follow(disk: Disk, rank: int, routes: list[Route]) -> Restored:
         items,
         found.notes,
     )
-    return Restored(found.step, tensors, context, ledger)
+    restored = Restored(found.step, tensors, context, ledger)
+    return Part(restored, {stored.tensor.name: stored.tensor for stored in found.index.tensors})
 
 
 def _named(tensors: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:

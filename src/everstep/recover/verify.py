@@ -14,6 +14,7 @@ from everstep.log.reader import Scanned
 from everstep.recover import choose
 from everstep.recover.sound import base_faults
 from everstep.store import base, names, prune
+from everstep.store import cohort as cohorts
 from everstep.store.disk import Disk
 from everstep.store.manifest import BaseEntry, Manifest, Segment, load_newest
 
@@ -23,7 +24,7 @@ Tick = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """`kind`: manifest, segment, record, base or branch. `path`: the file, within the run's directory."""
+    """`kind`: manifest, segment, record, base, branch or cohort. `path`: the file, within the run's directory."""
 
     kind: str
     path: str
@@ -52,6 +53,27 @@ class Report:
     nbytes: int = 0
     damages: list[Damage] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+
+
+def verify_all(disk: Disk, url: str, *, tick: Tick = lambda _done, _total: None) -> Report:
+    """The same of every writer that the run has."""
+    ranks = sorted(int(found[1]) for name in disk.names("") if (found := names.WRITER.fullmatch(name)))
+    reports = [verify(disk, url, rank=rank, tick=tick) for rank in ranks or [0]]
+    whole = reports[0]
+    for report in reports[1:]:
+        whole.branches += report.branches
+        whole.segments += report.segments
+        whole.records += report.records
+        whole.bases += report.bases
+        whole.tensors += report.tensors
+        whole.nbytes += report.nbytes
+        whole.damages += report.damages
+        whole.notes += report.notes
+    try:
+        cohorts.load_all(disk)
+    except Damaged as damaged:
+        whole.damages.append(Damage("cohort", ".", None, str(damaged)))
+    return whole
 
 
 def verify(disk: Disk, url: str, *, rank: int = 0, tick: Tick = lambda _done, _total: None) -> Report:

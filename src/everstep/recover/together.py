@@ -1,0 +1,106 @@
+"""A state that several writers hold together, as whole tensors, without the training program."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from everstep.errors import Damaged
+from everstep.layout import boxes
+from everstep.recover.ledger import Ledger
+from everstep.recover.offline import Part, Restored
+from everstep.types import Box, whole
+
+
+def joined(parts: Sequence[Part]) -> Restored:
+    """Every tensor in one piece. Damaged when a part is missing, or two writers hold different values of the same."""
+    began = time.perf_counter()
+    tensors: dict[str, torch.Tensor] = {}
+    held: dict[str, list[Box]] = {}
+    notes: list[str] = []
+    for rank, part in enumerate(parts):
+        for name, tensor in part.restored.tensors.items():
+            shape, box = _described(part, name, tensor)
+            if name not in tensors:
+                tensors[name] = torch.empty(shape, dtype=tensor.dtype)
+            elif not _agree(tensors[name], held[name], box, tensor):
+                if not name.startswith("buffer/"):
+                    raise Damaged(
+                        f"{name}: writer {rank} holds other values than those before it. Nothing is handed out."
+                    )
+                notes.append(f"{name}: writer {rank} has values of its own; those of the first writer are given.")
+                continue
+            tensors[name][_slices(box)] = tensor
+            held.setdefault(name, []).append(box)
+    for name, tensor in tensors.items():
+        if absent := boxes.missing(whole(tensor.shape), held[name]):
+            raise Damaged(f"{name}: no writer holds {absent[0].low}..{absent[0].high}. Nothing is handed out.")
+    first = parts[0].restored
+    context = {**first.context, "optimizers": _groups([part.restored.context["optimizers"] for part in parts])}
+    ledger = _ledger([part.restored.ledger for part in parts], tuple(notes), time.perf_counter() - began)
+    return Restored(first.step, tensors, context, ledger)
+
+
+def _described(part: Part, name: str, tensor: torch.Tensor) -> tuple[tuple[int, ...], Box]:
+    """Of which shape the whole is, and which box of it this is. Optimizer state is cut as its parameter is."""
+    told = part.described.get(name)
+    if told is None and name.startswith("optimizer/"):
+        parameter = name.split("/", 2)[2].rpartition("/")[0]
+        told = part.described.get(f"model/{parameter}")
+    if told is None or told.box.shape != tuple(tensor.shape) or not tensor.dim():
+        return tuple(tensor.shape), whole(tensor.shape)
+    return told.shape, told.box
+
+
+def _agree(known: torch.Tensor, held: Sequence[Box], box: Box, tensor: torch.Tensor) -> bool:
+    """Whether what is known already has the same bits wherever the two overlap."""
+    if not known.dim():
+        return _same(known, tensor)
+    for other in held:
+        common = boxes.intersect(other, box)
+        if common is not None:
+            inside = Box(
+                tuple(lo - first for lo, first in zip(common.low, box.low, strict=True)),
+                tuple(h - first for h, first in zip(common.high, box.low, strict=True)),
+            )
+            if not _same(known[_slices(common)], tensor[_slices(inside)]):
+                return False
+    return True
+
+
+def _same(one: torch.Tensor, two: torch.Tensor) -> bool:
+    """Bit for bit: a NaN is the same as itself."""
+    bits = [t.detach().contiguous().reshape(-1).view(torch.uint8) for t in (one, two) if t.numel()]
+    return not bits or torch.equal(*bits)
+
+
+def _slices(box: Box) -> tuple[slice, ...]:
+    return tuple(slice(lo, h) for lo, h in zip(box.low, box.high, strict=True))
+
+
+def _groups(said: Sequence[dict[str, list[dict[str, Any]]]]) -> dict[str, list[dict[str, Any]]]:
+    """Hyper-parameters by optimizer and group; the parameters of a group are those that any writer has in it."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for writer in said:
+        for key, groups in writer.items():
+            known = found.setdefault(key, [])
+            for at, group in enumerate(groups):
+                if at == len(known):
+                    known.append({**group, "params": []})
+                known[at]["params"] += [name for name in group["params"] if name not in known[at]["params"]]
+    return found
+
+
+def _ledger(ledgers: Sequence[Ledger], notes: tuple[str, ...], seconds: float) -> Ledger:
+    items = {
+        (item.name, item.kind): replace(item, origin=f"writer {rank}, {item.origin}")
+        for rank, ledger in reversed(list(enumerate(ledgers))) for item in ledger.items
+    }  # fmt: skip
+    first = ledgers[0]
+    return Ledger(
+        first.step, min(one.base_step for one in ledgers), max(one.records for one in ledgers), first.replay,
+        seconds + sum(one.seconds for one in ledgers), sum(one.replay_seconds for one in ledgers),
+        tuple(items.values()), (*notes, *(note for one in ledgers for note in one.notes)),
+    )  # fmt: skip
