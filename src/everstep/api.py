@@ -25,14 +25,14 @@ from everstep.log.inventory import survey
 from everstep.recording.program import Program
 from everstep.recording.recording import Recording
 from everstep.recover import choose
-from everstep.recover.cohort import Peers, inventories, stand
+from everstep.recover.cohort import inventories, stand
 from everstep.recover.ledger import Ledger
 from everstep.recover.onto import onto_program
 from everstep.recover.reshard import onto_shards
 from everstep.recover.ways import DiskWay, MemoryWay, Way
 from everstep.settings import Settings
 from everstep.store import cohort as cohorts
-from everstep.store.cohort import Cohort
+from everstep.store.cohort import Cohort, Peers
 from everstep.store.disk import LocalDisk, created
 from everstep.store.manifest import Identity, load_identity, start_identity
 from everstep.url import local_path
@@ -57,8 +57,8 @@ def open(  # noqa: A001 everstep.open, as in DESIGN
     context.changed()  # what cannot be recorded is refused here, before anything exists
     path = local_path(url)
     chosen = settings or Settings()
-    ranks = company(os.path.abspath(path))
-    run = _founded(path) if ranks.world == 1 else meet(ranks, "run", lambda _: _founded(path), "")
+    ranks = company()
+    run = _founded(path) if ranks.world == 1 else meet(ranks, "run", lambda said: _one(path, said), path)
     disk = created(path)
     try:
         link = Link(os.path.abspath(path), run, ranks.rank, opened=_now(), settings=chosen)
@@ -284,6 +284,17 @@ class Run:
             self._link.drop()
             if self._recording is not None:
                 self._recording.leave()
+
+
+def _one(path: str, said: list[str]) -> str:
+    """The run that all ranks are about to open."""
+    others = {rank: other for rank, other in enumerate(said) if other != path}
+    if others:
+        rank, other = next(iter(others.items()))
+        raise Misuse(
+            f"rank 0 opens {path}, rank {rank} opens {other}. All ranks open one run together; give all the same path."
+        )
+    return _founded(path)
 
 
 def _founded(path: str) -> str:

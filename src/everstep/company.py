@@ -1,6 +1,5 @@
 """Who trains together, and how they agree: a few words through torch's own store. No collective, no data."""
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -45,10 +44,10 @@ class Alone:
 class Together:
     """The ranks of torch's default process group, through the store it was made with."""
 
-    def __init__(self, path: str, rank: int, world: int, store: Any) -> None:
+    def __init__(self, rank: int, world: int, store: Any) -> None:
         self.rank, self.world = rank, world
         self._store = store
-        self._prefix = f"everstep/{next(_opened)}/{hashlib.blake2b(path.encode(), digest_size=6).hexdigest()}"
+        self._prefix = f"everstep/{next(_opened)}"
 
     def tell(self, key: str, text: str) -> None:
         self._store.set(f"{self._prefix}/{key}", text)
@@ -64,13 +63,13 @@ class Together:
             ) from silent
 
 
-def company(path: str) -> Company:
+def company() -> Company:
     """The ranks that torch.distributed knows, or this process alone."""
     distributed = torch.distributed
     if not distributed.is_available() or not distributed.is_initialized() or distributed.get_world_size() == 1:
         return Alone()
     store = distributed.distributed_c10d._get_default_store()  # noqa: SLF001 there is no public way
-    return Together(path, distributed.get_rank(), distributed.get_world_size(), store)
+    return Together(distributed.get_rank(), distributed.get_world_size(), store)
 
 
 def meet(company: Company, key: str, decide: Callable[[list[str]], str], text: str) -> str:

@@ -19,6 +19,7 @@ from everstep.log.inventory import Inventory, survey
 from everstep.ring import ring as words
 from everstep.ring.held import held
 from everstep.ring.ring import UPDATE, Ring
+from everstep.store import cohort as cohorts
 from everstep.store import names
 from everstep.store.disk import Disk
 from everstep.store.memory import Block
@@ -191,7 +192,7 @@ class Desk:
         )  # fmt: skip
         self._keeper = Keeper(
             self._disk, ours.book, writer, retain_bytes_max=asked.retain_bytes_max,
-            noted=self._say,
+            noted=self._say, floor=self._floor,
         )  # fmt: skip
         self._keeper.start(step, based=on_disk, before=before)
         for area in range(words.AREAS_MAX):  # what another keeper was to write is lost with it: it is asked for again
@@ -204,6 +205,11 @@ class Desk:
                 self._feed.mind_the_gap()
         self._say()
         return on_disk or (parent is None and not asked.memory)
+
+    def _floor(self) -> int:
+        """The newest step that all writers of the cohort have on disk."""
+        known = cohorts.load_all(self._disk)
+        return cohorts.Peers(self._disk, self.rank, known[0].epochs if known else ()).acknowledged
 
     def _settle(self) -> None:
         """The trainer is dead: what it had not finished never was."""

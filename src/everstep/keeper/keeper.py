@@ -35,13 +35,13 @@ class Keeper:
 
     def __init__(
         self, disk: Disk, book: Book, writer: Writer, *, retain_bytes_max: int,
-        noted: Callable[[], None] = lambda: None,
+        noted: Callable[[], None] = lambda: None, floor: Callable[[], int] = lambda: prune.ANY_STEP,
     ) -> None:  # fmt: skip
         self._disk = disk
         self._book = book
         self._writer = writer
         self._retain_bytes_max = retain_bytes_max
-        self._noted = noted
+        self._noted, self._floor = noted, floor
         self._shared = Shared()
         self._changed = threading.Condition()
         self._noting = threading.Lock()
@@ -49,9 +49,8 @@ class Keeper:
         self._witness: int | None = None
         self._written: tuple[Snapshot, BaseEntry] | None = None
         self._threads: list[threading.Thread] = []
-        self._hashes = False
+        self._hashes = self._yields = False
         self._rate = 0.0
-        self._yields = False
         self._said: set[str] = set()
 
     def start(self, step: int, *, based: bool, before: int = -1) -> None:
@@ -312,14 +311,15 @@ class Keeper:
             snapshot.release()
         self._note()
         if prune.held_bytes(self._book.manifest) > self._retain_bytes_max:
-            prune.apply(self._disk, self._book, lambda manifest: prune.within(manifest, self._retain_bytes_max))
+            floor = self._floor()
+            prune.apply(self._disk, self._book, lambda manifest: prune.within(manifest, self._retain_bytes_max, floor))
 
     def _note(self) -> None:
         """Leave the acknowledged step where the next process and `everstep ls` find it."""
-        with self._noting:  # not with the other lock: a disk with much to write makes even this wait
+        # Not with the other lock: a disk with much to write makes even this wait. The note may be lost, the log is not.
+        with self._noting, contextlib.suppress(OSError):
             if self._witness is not None:
-                with contextlib.suppress(OSError):  # the note may be lost: the log itself is durable
-                    self._disk.mark(self._witness, witness.pack(self._book.manifest.epoch, self.acknowledged))
+                self._disk.mark(self._witness, witness.pack(self._book.manifest.epoch, self.acknowledged))
         with self._changed:
             self._noted()
             self._changed.notify_all()

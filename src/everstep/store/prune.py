@@ -12,6 +12,8 @@ from everstep.store import names
 from everstep.store.disk import Disk
 from everstep.store.manifest import BaseEntry, Book, Manifest
 
+ANY_STEP = 1 << 62
+
 
 def lineage(manifest: Manifest, epoch: int | None = None) -> list[tuple[int, int | None]]:
     """The epochs of a branch, newest first, each with the last of its steps that belongs to the branch (None: all)."""
@@ -98,17 +100,18 @@ def held_bytes(manifest: Manifest) -> int:
     return sum(entry.nbytes or 0 for entry in manifest.segments) + sum(entry.nbytes for entry in manifest.bases)
 
 
-def within(manifest: Manifest, bytes_max: int) -> Manifest:
+def within(manifest: Manifest, bytes_max: int, floor: int = ANY_STEP) -> Manifest:
     """The manifest without its oldest bases and records, as many as it takes to fit `bytes_max`.
 
-    The newest two bases stay, whatever their size: should the newest be damaged, the one before it still leads on.
+    The newest two bases stay, whatever their size: should the newest be damaged, the one before it still leads on. So
+    does what leads to step `floor`, the newest that all writers hold: alone, a newer one is of no use.
     Other branches stay as well, until someone prunes them.
     """
     bases = on_branch(manifest)
     if branches(manifest) or len(manifest.bases) > len(bases):
         return manifest
     for first in range(max(1, len(bases) - 1)):
-        if held_bytes(manifest) <= bytes_max or not bases:
+        if held_bytes(manifest) <= bytes_max or not bases or bases[first].step > floor:
             break
         manifest = without(manifest, set(bases[first:]).__contains__, from_step=bases[first].step)
     return manifest

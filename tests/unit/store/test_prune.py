@@ -104,6 +104,16 @@ def test_within_fits_or_keeps_two_bases_and_loses_no_newer_step(
     assert prune.files(kept) <= prune.files(whole)
 
 
+@settings(deadline=None, max_examples=200, print_blob=True)
+@given(st.sets(st.integers(1, 40)), st.integers(0, 50))
+def test_within_keeps_what_leads_to_the_step_that_all_writers_hold(steps: set[int], floor: int) -> None:
+    bases = [base(0), *(base(step) for step in sorted(steps))]
+    whole = manifest([term(1, None, 0)], [Segment(1, 0, 0, 50, 500)], bases)
+    kept = prune.within(whole, 0, floor)
+    assert min(entry.step for entry in kept.bases) <= floor
+    assert floor in reach(kept)
+
+
 def test_within_leaves_a_run_alone_that_fits() -> None:
     assert prune.within(TREE, 10**9) == TREE
 

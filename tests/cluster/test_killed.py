@@ -1,0 +1,67 @@
+"""One rank is killed in the middle of training; all go on from the newest step that all can prove."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+import everstep
+from tests.cluster.programs import Program, differences
+
+WORLD = 2
+KILLED, STEPS = 7, 12
+
+
+def opened(path: Path, program: Program) -> everstep.Run:
+    return everstep.open(
+        path, model=program.model, optimizer=program.optimizer, state={"schedule": program.schedule},
+        settings=everstep.Settings(buffer_bytes_max=16 << 20),
+    )  # fmt: skip
+
+
+def met(rank: int, home: Path, name: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", store=dist.FileStore(str(home / name), WORLD), rank=rank, world_size=WORLD)
+
+
+def until_killed(rank: int, home: Path, kind: str) -> None:
+    met(rank, home, "first")
+    program = Program(kind)
+    run = opened(home / "run", program)
+    run.resume()
+    for at in range(STEPS):
+        if at == KILLED and rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        program.step(at)  # rank 0 fails here, once its peer is gone
+        run.commit()
+        if at == 2:
+            run.wait(timeout=60)
+
+
+def to_the_end(rank: int, home: Path, kind: str) -> None:
+    met(rank, home, "second")
+    whole = Program(kind)
+    for at in range(STEPS):
+        whole.step(at)
+    program = Program(kind, seed=5)
+    with opened(home / "run", program) as run:
+        first = run.resume()
+        assert 3 <= first <= KILLED
+        for at in range(first, STEPS):
+            program.step(at)
+            run.commit()
+        run.wait(timeout=60)
+        assert run.acknowledged() == STEPS
+    assert differences(program.whole(), whole.whole()) == []
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("kind", ["fsdp", "ddp"])
+def test_the_ranks_agree_on_a_step_that_all_can_prove(kind: str, tmp_path: Path) -> None:
+    with pytest.raises(Exception, match=r"SIGKILL|terminated|exit code|Connection"):
+        mp.spawn(until_killed, (tmp_path, kind), nprocs=WORLD)  # type: ignore[no-untyped-call]
+    mp.spawn(to_the_end, (tmp_path, kind), nprocs=WORLD)  # type: ignore[no-untyped-call]
