@@ -10,11 +10,15 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 import everstep
+from tests.cluster.pipeline import Pipeline
 from tests.cluster.programs import Program, differences
 
-WORLD = 4
-KINDS = ("ddp", "fsdp", "hsdp", "2d")
+WORLDS = {4: ("ddp", "fsdp", "hsdp", "2d"), 2: ("tp", "pp")}
 STEPS = 5
+
+
+def made(kind: str, seed: int = 0) -> Program:
+    return Pipeline(kind, seed) if kind == "pp" else Program(kind, seed)
 
 
 def opened(path: Path, program: Program) -> everstep.Run:
@@ -26,7 +30,7 @@ def opened(path: Path, program: Program) -> everstep.Run:
 
 def trained(path: Path, kind: str) -> None:
     """A run of some steps; what it ended with lies beside it."""
-    program = Program(kind)
+    program = made(kind)
     with opened(path, program) as run:
         assert run.resume() == 0
         for at in range(STEPS):
@@ -40,7 +44,7 @@ def trained(path: Path, kind: str) -> None:
 
 def resumed(path: Path, kind: str, reference: Path) -> list[str]:
     """What differs after the resume, and after two steps more and another resume."""
-    program = Program(kind, seed=7)
+    program = made(kind, seed=7)
     with opened(path, program) as run:
         assert run.resume() == STEPS
         assert program.schedule.last_epoch == STEPS
@@ -50,7 +54,7 @@ def resumed(path: Path, kind: str, reference: Path) -> list[str]:
             run.commit()
         assert run.wait(timeout=60) == STEPS + 2
         ended = program.whole()
-    again = Program(kind, seed=8)
+    again = made(kind, seed=8)
     with opened(path, again) as run:
         assert run.resume() == STEPS + 2
         return found + differences(again.whole(), ended)
@@ -74,12 +78,14 @@ def restored(path: Path, reference: Path) -> list[str]:
     return differences(plain, wanted)
 
 
-def ranks(rank: int, home: Path, results: "mp.SimpleQueue[tuple[str, list[str]]]") -> None:
+def ranks(rank: int, world: int, home: Path, results: "mp.SimpleQueue[tuple[str, list[str]]]") -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", store=dist.FileStore(str(home / "store"), WORLD), rank=rank, world_size=WORLD)
-    for kind in KINDS:
+    dist.init_process_group("gloo", store=dist.FileStore(str(home / f"{world}"), world), rank=rank, world_size=world)
+    for kind in WORLDS[world]:
         trained(home / kind, kind)
-    for source, target in itertools.product(("single", *KINDS), KINDS):
+    dist.barrier()
+    sources = ["single", *(kind for size in WORLDS for kind in WORLDS[size] if (home / f"{kind}.pt").exists())]
+    for source, target in itertools.product(sources, WORLDS[world]):
         path = home / f"{source} to {target}"
         if rank == 0:
             shutil.copytree(home / source, path)
@@ -91,17 +97,18 @@ def ranks(rank: int, home: Path, results: "mp.SimpleQueue[tuple[str, list[str]]]
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    """All cells that need four processes, in one world of them: starting it takes longer than most of the cells."""
+def cells(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """All that needs several processes, in as few worlds of them as there are sizes: starting one takes longest."""
     home = tmp_path_factory.mktemp("universal")
     trained(home / "single", "single")
-    results: mp.SimpleQueue[tuple[str, list[str]]] = mp.get_context("spawn").SimpleQueue()
-    mp.spawn(ranks, (home, results), nprocs=WORLD)  # type: ignore[no-untyped-call]
-    found = {}
-    while not results.empty():
-        name, differing = results.get()
-        found[name] = differing
-    for kind in KINDS:
+    found: dict[str, list[str]] = {}
+    for world in WORLDS:
+        results: mp.SimpleQueue[tuple[str, list[str]]] = mp.get_context("spawn").SimpleQueue()
+        mp.spawn(ranks, (world, home, results), nprocs=world)  # type: ignore[no-untyped-call]
+        while not results.empty():
+            name, differing = results.get()
+            found[name] = differing
+    for kind in itertools.chain(*WORLDS.values()):
         found[f"{kind}, restored"] = restored(home / kind, home / f"{kind}.pt")
         path = home / f"{kind} to single"
         shutil.copytree(home / kind, path)
@@ -109,14 +116,12 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     return found
 
 
-CELLS = [
-    f"{a} to {b}" for a, b in itertools.product(("single", *KINDS), ("single", *KINDS)) if (a, b) != ("single",) * 2
-]
-
-
-CELLS += [f"{kind}, restored" for kind in KINDS]
+FOUR, TWO = WORLDS[4], WORLDS[2]
+CELLS = [f"{a} to {b}" for a, b in itertools.product(("single", *FOUR), FOUR)]
+CELLS += [f"{a} to {b}" for a, b in itertools.product(("single", *FOUR, *TWO), TWO)]
+CELLS += [f"{a} to single" for a in (*FOUR, *TWO)] + [f"{a}, restored" for a in (*FOUR, *TWO)]
 
 
 @pytest.mark.parametrize("cell", CELLS)
-def test_every_parallelism_becomes_every_other(cell: str, world: dict[str, list[str]]) -> None:
-    assert world[cell] == []
+def test_every_parallelism_becomes_every_other(cell: str, cells: dict[str, list[str]]) -> None:
+    assert cells[cell] == []

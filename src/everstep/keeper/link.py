@@ -317,7 +317,7 @@ class Link:
                 self._ended = msgspec.structs.replace(told.health, warnings=(*self._warnings, *told.health.warnings))
             return self._ended
         except Gone:
-            if self._ring is None or self.state in ("fenced", "closed"):
+            if self._tally is None or self.state in ("fenced", "closed"):
                 return None
             LOGGER.warning("the keeper of %s went away before it was told to close", self._path)
             return self._here()

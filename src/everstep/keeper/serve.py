@@ -62,6 +62,7 @@ class Keeping:
         self._lock = threading.Lock()
         self._trainers = 0
         self._called = False
+        self._over = False
         self._ending = threading.Event()
         self._began = time.monotonic()
 
@@ -85,11 +86,13 @@ class Keeping:
         self._ending.set()
 
     def _finished(self) -> bool:
+        """Whether nobody is here any more; from then on nobody is let in."""
         with self._lock:
             if self._trainers:
                 return False
             waited = time.monotonic() - self._began > FIRST_CALL_SECONDS
-            return self._called or waited or self._ending.is_set()
+            self._over = self._called or waited or self._ending.is_set()
+            return self._over
 
     def _answer(self, line: Line) -> None:
         seated: Seated | None = None
@@ -164,6 +167,8 @@ class Keeping:
         if not 0 <= hello.rank < RANKS_MAX:
             raise Damaged(f"there is no rank {hello.rank}.")
         with self._lock:
+            if self._over:
+                raise Gone("this keeper is just ending")  # it is called again, and another one starts
             self._called = True
             self._trainers += 1  # before it is welcome: this keeper must not end meanwhile
             desk = self._desks.setdefault(hello.rank, Desk(self._disk, self._run, self._path, hello.rank))
