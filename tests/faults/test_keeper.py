@@ -1,5 +1,6 @@
 """The keeper outlives the trainer, and training outlives the keeper."""
 
+import multiprocessing.connection
 import os
 import signal
 import subprocess
@@ -162,6 +163,24 @@ def test_while_there_is_no_keeper_no_further_step_counts_as_kept(
         assert kept == run.acknowledged("memory") < run.health.committed
         may_start.set()
         assert until(lambda: run.acknowledged("memory") == run.health.committed)
+
+
+def _trains_and_dies(path: Path) -> None:
+    program = Small()
+    run = program.open(path)
+    run.resume()
+    program.step()
+    run.commit()
+    os._exit(3)
+
+
+def test_whoever_waits_for_the_trainer_does_not_wait_for_the_keeper(tmp_path: Path) -> None:
+    process = multiprocessing.get_context("spawn").Process(target=_trains_and_dies, args=(tmp_path / "run",))
+    process.start()
+    assert multiprocessing.connection.wait([process.sentinel], 60)
+    process.join()
+    assert process.exitcode == 3
+    assert not gone(tmp_path / "run")
 
 
 def _committed_and_durable(program: Small, run: everstep.Run) -> bool:

@@ -12,12 +12,22 @@ NICE = 10
 
 
 def main(path: str, run: str) -> None:
+    _let_go()
     logging.basicConfig(format="everstep keeper %(process)d: %(message)s", level=logging.WARNING)
     with contextlib.suppress(OSError):
         os.nice(NICE)  # training comes first
     keeping = Keeping(path, run, existing(path))
     end_on_signals(keeping)
     keeping.serve(_ready)
+
+
+def _let_go() -> None:
+    """Close what a trainer's own parent gave it to inherit: multiprocessing tells the end of a process by such a pipe,
+    and would wait for us."""
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2:
+            with contextlib.suppress(OSError):
+                os.close(int(name))
 
 
 def _ready() -> None:
