@@ -11,8 +11,6 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Literal, Self
 
-import msgspec
-
 from everstep import __version__
 from everstep.capture.context import Context, Stateful
 from everstep.capture.mover import HostMover, Mover
@@ -22,17 +20,16 @@ from everstep.errors import Damaged, EverstepError, Misuse, NotAcknowledged, Rep
 from everstep.keeper.health import Health
 from everstep.keeper.link import Link
 from everstep.log.inventory import survey
+from everstep.recording.joint import Joint, join
 from everstep.recording.program import Program
 from everstep.recording.recording import Recording
 from everstep.recover import choose
-from everstep.recover.cohort import inventories, stand
 from everstep.recover.ledger import Ledger
 from everstep.recover.onto import onto_program
-from everstep.recover.reshard import onto_shards
 from everstep.recover.ways import DiskWay, MemoryWay, Way
 from everstep.settings import Settings
 from everstep.store import cohort as cohorts
-from everstep.store.cohort import Cohort, Peers
+from everstep.store.cohort import Peers
 from everstep.store.disk import LocalDisk, created
 from everstep.store.manifest import Identity, load_identity, start_identity
 from everstep.url import local_path
@@ -97,17 +94,16 @@ class Run:
         if self._recording is not None:
             raise Misuse("resume() was called twice. A run resumes once, before its first step.")
         together = self._ranks.world > 1 or bool(cohorts.load_all(self._disk))
-        memory = None if together else self._from_memory(step)
-        if together:
-            epoch, replayed, reached = self._from_cohort(step)
-        else:
-            epoch, replayed, reached = (None, None, memory) if memory is not None else self._from_disk(step)
+        joint = self._join(step) if together else None
+        memory = self._from_memory(step) if joint is None else joint.reached if joint.memory else None
+        epoch, replayed, reached = (None, None, memory) if memory is not None else self._from_disk(step, joint)
         self._program.roster = call_the_roll(self._program.model, self._program.optimizer)
         recording = Recording(self._link, self._program, self._settings, self._mover())
         if replayed is not None and self._ledger is not None:
             log_bytes = sum(record.frame.nbytes for record in replayed.records)
             recording.resumed(replayed.base.nbytes, log_bytes, len(replayed.records), self._ledger.replay_seconds)
-        changed = self._ledger.changed if self._ledger is not None and not (together and epoch is None) else None
+        fresh = joint is not None and epoch is None and memory is None  # then it begins with a base
+        changed = self._ledger.changed if self._ledger is not None and not fresh else None
         assert reached is not None
         recording.begin(reached, epoch, memory=memory is not None, changed=changed)
         self._recording = recording
@@ -218,40 +214,22 @@ class Run:
             return None
         return left[2].step
 
-    def _from_disk(self, step: int | None) -> tuple[int | None, choose.Route | None, int]:
+    def _join(self, step: int | None) -> Joint:
+        strict = self._settings.unmatched == "refuse"
+        joint = join(self._ranks, self._disk, self._url, self._link, self._program, step, strict=strict)
+        self._ledger, self._peers = joint.ledger, joint.peers
+        return joint
+
+    def _from_disk(self, step: int | None, joint: Joint | None) -> tuple[int | None, choose.Route | None, int]:
         """The branch that goes on, the way it was reached, and the step; a new run has neither and begins at 0."""
+        if joint is not None:
+            return joint.epoch, None, joint.reached
         inventory = survey(self._disk, self._url)
         routes = choose.routes(inventory, step)
         if not routes:
             return None, None, 0
         self._place([DiskWay(self._disk, 0, route) for route in routes])
         return inventory.epoch, routes[0], routes[0].step
-
-    def _from_cohort(self, step: int | None) -> tuple[int | None, None, int]:
-        """Resume what several writers hold together, or begin so: the ranks agree on the newest step all can prove."""
-        ranks = self._ranks
-
-        def decide(epochs: list[str]) -> str:
-            found = stand(self._disk, self._url, step)
-            number = 1 + max((cohort.number for cohort in cohorts.load_all(self._disk)), default=0)
-            before, reached = (found.epochs, found.step) if found is not None else ((), 0)
-            cohort = Cohort(number, tuple(map(int, epochs)), before, reached, _now())
-            cohorts.begin(self._disk, cohort)
-            return msgspec.json.encode(cohort).decode()
-
-        epoch = str(self._link.epoch)
-        text = decide([epoch]) if ranks.world == 1 else meet(ranks, "cohort", decide, epoch)
-        cohort = msgspec.json.decode(text, type=Cohort)
-        self._peers = Peers(self._disk, ranks.rank, cohort.epochs)
-        if not cohort.before:
-            return None, None, 0
-        held = inventories(self._disk, self._url, cohort.before)
-        assert held is not None
-        program = self._program
-        self._ledger, same = onto_shards(self._disk, held, cohort.step, program.roster, program.context, ranks.rank)
-        if ranks.world > 1:
-            meet(ranks, "loaded", lambda _: "", "")  # nobody writes, and prunes, before all have read
-        return cohort.before[ranks.rank] if same else None, None, cohort.step
 
     def _place(self, ways: Sequence[Way]) -> None:
         strict = self._settings.unmatched == "refuse"

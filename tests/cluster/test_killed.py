@@ -12,6 +12,7 @@ import torch.multiprocessing as mp
 
 import everstep
 from tests.cluster.programs import Program, differences
+from tests.faults.test_keeper import keeper_pid
 
 WORLD = 2
 KILLED, STEPS = 7, 12
@@ -43,7 +44,7 @@ def until_killed(rank: int, home: Path, kind: str) -> None:
             run.wait(timeout=60)
 
 
-def to_the_end(rank: int, home: Path, kind: str) -> None:
+def to_the_end(rank: int, home: Path, kind: str, origin: str) -> None:
     met(rank, home, "second")
     whole = Program(kind)
     for at in range(STEPS):
@@ -51,7 +52,9 @@ def to_the_end(rank: int, home: Path, kind: str) -> None:
     program = Program(kind, seed=5)
     with opened(home / "run", program) as run:
         first = run.resume()
-        assert 3 <= first <= KILLED
+        assert (KILLED - 1 if origin == "memory" else 3) <= first <= KILLED
+        assert run.ledger is not None
+        assert any(item.origin.startswith(origin) for item in run.ledger)
         for at in range(first, STEPS):
             program.step(at)
             run.commit()
@@ -61,10 +64,10 @@ def to_the_end(rank: int, home: Path, kind: str) -> None:
     dist.destroy_process_group()
 
 
-def ended(job: Callable[[int, Path, str], None], home: Path, kind: str) -> list[int | None]:
+def ended(job: Callable[..., None], *args: object) -> list[int | None]:
     """How the processes of a world ended."""
     context = mp.get_context("spawn")
-    processes = [context.Process(target=job, args=(rank, home, kind)) for rank in range(WORLD)]
+    processes = [context.Process(target=job, args=(rank, *args)) for rank in range(WORLD)]
     for process in processes:
         process.start()
     for process in processes:
@@ -73,7 +76,9 @@ def ended(job: Callable[[int, Path, str], None], home: Path, kind: str) -> list[
     return [process.exitcode for process in processes]
 
 
-@pytest.mark.parametrize("kind", ["fsdp", "ddp"])
-def test_the_ranks_agree_on_a_step_that_all_can_prove(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kind", "origin"), [("fsdp", "memory"), ("ddp", "memory"), ("fsdp", "writer")])
+def test_the_ranks_agree_on_a_step_that_all_can_prove(kind: str, origin: str, tmp_path: Path) -> None:
     assert ended(until_killed, tmp_path, kind) == [1, -signal.SIGKILL]
-    assert ended(to_the_end, tmp_path, kind) == [0, 0]
+    if origin == "writer":
+        os.kill(keeper_pid(tmp_path / "run"), signal.SIGKILL)  # and with it what was in memory
+    assert ended(to_the_end, tmp_path, kind, origin) == [0, 0]

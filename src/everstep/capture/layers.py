@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import torch
 
 from everstep.capture.mover import Mover
+from everstep.capture.shards import local
 from everstep.ring.pen import Extent
 from everstep.types import Tensor
 
@@ -99,9 +100,10 @@ class Layers:
 
     def _made(self, parameter: torch.Tensor) -> None:
         """Backward has accumulated into this parameter's gradient."""
-        journey, gradient = self._of.get(id(parameter)), parameter.grad
-        if journey is None or gradient is None or not self._mover.in_place(journey.what):
+        journey = self._of.get(id(parameter))
+        if journey is None or parameter.grad is None or not self._mover.in_place(journey.what):
             return
+        gradient = local(parameter.grad)
         at = journey.at[id(parameter)]
         told = journey.layout.described[at]
         if not gradient.is_contiguous() or gradient.nbytes != told.nbytes:

@@ -3,6 +3,7 @@
 from everstep.capture import snapshot
 from everstep.capture.context import Context
 from everstep.capture.roster import Roster
+from everstep.capture.shards import local
 from everstep.ring.size import Sizes, sizes
 from everstep.settings import Settings
 from everstep.store.memory import available_bytes
@@ -16,9 +17,9 @@ AREAS = {"gradient": 3, "layer": 3, "state": 4}
 
 def measure(roster: Roster, context: Context, settings: Settings) -> Sizes:
     """Room for records and states, for this program and these settings."""
-    parameters = sum(parameter.nbytes for parameter in roster.parameters.values())
-    trained = sum(parameter.nbytes for parameter in roster.parameters.values() if parameter.requires_grad)
-    held = sum(tensor.nbytes for tensor in snapshot.optimizer_tensors(roster).values())
+    parameters = sum(local(parameter).nbytes for parameter in roster.parameters.values())
+    trained = sum(local(parameter).nbytes for parameter in roster.parameters.values() if parameter.requires_grad)
+    held = sum(local(tensor).nbytes for tensor in snapshot.optimizer_tensors(roster).values())
     small = context.nbytes + HEAD_BYTES + TENSOR_HEAD_BYTES * len(roster.parameters)
     state = parameters + (held or 2 * trained) + context.nbytes + 1024 * len(roster.parameters)
     record = 2 * small + (0 if settings.source == "state" else trained // (2 if settings.gradients == "bf16" else 1))

@@ -87,6 +87,7 @@ class Link:
         """
         if memory:
             self._ring = Ring(self._left[-1])
+            memory_tier.cut(self._ring, step)
         else:
             self._ring = ring()
             self._caller.request(Share(-1), [self._ring.block.descriptor])

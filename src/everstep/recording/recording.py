@@ -13,6 +13,7 @@ from everstep.capture.hooks import BUFFER_FULL, Hooks
 from everstep.capture.measure import HEAD_BYTES
 from everstep.capture.mover import Mover, offsets
 from everstep.capture.proof import Proof
+from everstep.capture.shards import local
 from everstep.errors import EverstepError, Misuse
 from everstep.keeper.link import Link
 from everstep.keeper.pace import Pace
@@ -231,8 +232,9 @@ class Recording:
         """Of the state on the device as it is now; the next record carries it."""
         if self._proof is not None:
             roster = self._program.roster
-            parameters = {f"model/{name}": parameter for name, parameter in roster.parameters.items()}
-            self._proof.begin(step, parameters | snapshot.optimizer_tensors(roster))
+            tensors = {f"model/{name}": parameter for name, parameter in roster.parameters.items()}
+            tensors |= snapshot.optimizer_tensors(roster)
+            self._proof.begin(step, {name: local(tensor) for name, tensor in tensors.items()})
 
     def _copy_far(self, far: list[tuple[Tensor, torch.Tensor]]) -> list[Extent]:
         """What a record says of tensors in device memory, which the next forward pass may change."""

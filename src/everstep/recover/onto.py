@@ -9,7 +9,7 @@ import torch
 from everstep.capture import rng
 from everstep.capture.context import Context
 from everstep.capture.roster import Roster
-from everstep.capture.shards import is_sharded
+from everstep.capture.shards import is_sharded, local
 from everstep.capture.snapshot import versions
 from everstep.recover import match
 from everstep.recover.ferry import Ferry
@@ -40,7 +40,8 @@ def onto_program(ways: Sequence[Way], roster: Roster, context: Context, *, stric
             refuse(wanted, found)
         if not found and not any(map(is_sharded, roster.parameters.values())):
             return roster
-        beside.append((assemble(index, tensors, replay=index.step != wanted), index, tensors))
+        device = next((local(parameter).device for parameter in roster.parameters.values()), None)
+        beside.append((assemble(index, tensors, replay=index.step != wanted, device=device), index, tensors))
         return beside[-1][0]
 
     recovered = recover(ways, target)

@@ -55,12 +55,13 @@ def onto_shards(
     indexes = [base.load(disk, at, routes[0].base) for at, routes in enumerate(sources)]
     _refuse(step, wanted, indexes)
     own = rank if rank < len(held) else 0
+    device = next((local(parameter).device for parameter in roster.parameters.values()), torch.device("cpu"))
     hyper: Hyper = {}
     records, replayed, spent = 0, "nothing to replay", 0.0
     for at in [own, *(other for other in range(len(held)) if other != own)]:
         if at != own and not _needed(wanted, indexes[at]):
             continue
-        recovered, stand_in, described = _recovered(disk, at, sources[at])
+        recovered, stand_in, described = _recovered(disk, at, sources[at], device)
         origin = f"writer {at}, {recovered.origin}" + (f" and {recovered.records} records" if recovered.records else "")
         _copy(stand_in, described, roster, wanted, hyper, origin)
         records, replayed = max(records, recovered.records), recovered.replayed
@@ -119,12 +120,14 @@ def _needed(wanted: dict[str, Wanted], index: Index) -> bool:
     return False
 
 
-def _recovered(disk: Disk, rank: int, routes: Sequence[choose.Route]) -> tuple[Recovered, Roster, dict[str, Tensor]]:
+def _recovered(
+    disk: Disk, rank: int, routes: Sequence[choose.Route], device: torch.device
+) -> tuple[Recovered, Roster, dict[str, Tensor]]:
     """One writer's part at the step, beside the program."""
     built: list[tuple[Roster, Index]] = []
 
     def build(index: Index, tensors: dict[str, torch.Tensor]) -> Roster:
-        built.append((assemble(index, tensors, replay=True), index))
+        built.append((assemble(index, tensors, replay=True, device=device), index))
         return built[-1][0]
 
     found = recover([DiskWay(disk, rank, route) for route in routes], build)

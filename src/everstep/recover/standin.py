@@ -21,11 +21,16 @@ KNOWN: dict[str, Callable[..., torch.optim.Optimizer]] = {
 """The optimizers that need no program of the user's. A file names one of these or is refused: never an import."""
 
 
-def assemble(index: Index, tensors: dict[str, torch.Tensor], *, replay: bool) -> Roster:
-    """Parameters and optimizers as the base describes them; without replay no optimizer is needed, so any will do."""
+def assemble(
+    index: Index, tensors: dict[str, torch.Tensor], *, replay: bool, device: torch.device | None = None
+) -> Roster:
+    """Parameters and optimizers as the base describes them; without replay no optimizer is needed, so any will do.
+
+    `device` is where they are to be: a device's own optimizer rounds as it did when it trained.
+    """
     parameters = {
         name.removeprefix("model/"): torch.nn.Parameter(
-            tensor.clone(), tensor.is_floating_point() or tensor.is_complex()
+            tensor.to(device or "cpu", copy=True), tensor.is_floating_point() or tensor.is_complex()
         )
         for name, tensor in tensors.items()
         if name.startswith("model/")

@@ -15,6 +15,13 @@ class Held:
     step: int
 
 
+def cut(ring: Ring, step: int) -> None:
+    """Forget every later step: this writer has it, but not all that train together have."""
+    for sequence in range(ring.word(W_KEEP), ring.word(W_HEAD)):
+        if ring.whole(sequence) and ring.read(sequence).step > step:
+            ring.void(sequence)
+
+
 def held(ring: Ring) -> Held | None:
     """The newest step that memory alone can restore; None while there is no whole state."""
     state = newest_state(ring)

@@ -1,0 +1,131 @@
+"""Resuming what several ranks train together: they offer what each has in memory, rank 0 looks at the files, decides.
+
+From memory, if every rank's own part of one common step is there and the disk has nothing newer; else from the files of
+all writers, whatever part each of them held.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+import msgspec
+
+from everstep.capture.shards import box_of
+from everstep.company import Company, meet
+from everstep.errors import Damaged, ReplayDiffers
+from everstep.keeper.link import Link
+from everstep.recording.program import Program
+from everstep.recover.cohort import inventories, stand
+from everstep.recover.ledger import Ledger
+from everstep.recover.onto import onto_program
+from everstep.recover.reshard import onto_shards
+from everstep.recover.ways import MemoryWay
+from everstep.ring.held import Held
+from everstep.ring.ring import Ring
+from everstep.store import cohort as cohorts
+from everstep.store import state
+from everstep.store.cohort import Cohort, Peers
+from everstep.store.disk import Disk
+from everstep.store.memory import Block
+
+Left = tuple[Ring, Mapping[int, Block], Held]
+
+
+@dataclass(frozen=True, slots=True)
+class Joint:
+    """Where the program is now. `epoch`: of this rank's writer, if its log goes on."""
+
+    reached: int
+    epoch: int | None
+    memory: bool
+    ledger: Ledger | None
+    peers: Peers
+
+
+class Offer(msgspec.Struct, frozen=True):
+    """The epoch a rank writes in, and the steps that it can restore from memory; -1 for none."""
+
+    epoch: int
+    first: int = -1
+    last: int = -1
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """`memory`: every rank takes its own part from there. `disk` is the newest step that files hold as a whole."""
+
+    cohort: Cohort
+    memory: bool
+    disk: int
+
+
+def join(
+    ranks: Company, disk: Disk, url: str, link: Link, program: Program, step: int | None, *, strict: bool
+) -> Joint:
+    """Bring the program to the newest step that all ranks can have, or to `step`; a new run begins at 0."""
+    left = link.left() if step is None else None
+    offer = Offer(link.epoch, *_offered(left, program)) if left is not None else Offer(link.epoch)
+    said = _met(ranks, "cohort", lambda offers: _decide(disk, url, step, offers), msgspec.json.encode(offer).decode())
+    decision = msgspec.json.decode(said, type=Decision)
+    cohort, peers = decision.cohort, Peers(disk, ranks.rank, decision.cohort.epochs)
+    if decision.memory and left is not None:
+        ledger = _from_memory(left, cohort.step, program, link, strict=strict)
+        if (
+            _met(ranks, "memory", lambda told: "no" if "no" in told else "yes", "no" if ledger is None else "yes")
+            == "yes"
+        ):
+            return Joint(cohort.step, None, True, ledger, peers)
+    if not cohort.before:
+        return Joint(0, None, False, None, peers)
+    held = inventories(disk, url, cohort.before)
+    if held is None:
+        raise Damaged(f"{url}: a writer of the cohort before has vanished since rank 0 looked. Start again.")
+    found, same = onto_shards(disk, held, decision.disk, program.roster, program.context, ranks.rank)
+    _met(ranks, "loaded", lambda _: "", "")  # nobody writes, and prunes, before all have read
+    return Joint(decision.disk, cohort.before[ranks.rank] if same else None, False, found, peers)
+
+
+def _met(ranks: Company, key: str, decide: Callable[[list[str]], str], text: str) -> str:
+    return decide([text]) if ranks.world == 1 else meet(ranks, key, decide, text)
+
+
+def _from_memory(left: Left, step: int, program: Program, link: Link, *, strict: bool) -> Ledger | None:
+    """The program at `step`, from what this rank's trainer before left; None when it proves unfit."""
+    try:
+        return onto_program([_until(left, step)], program.roster, program.context, strict=strict)
+    except (Damaged, ReplayDiffers) as unfit:
+        link.warn(f"memory was set aside: {unfit}")
+        return None
+
+
+def _offered(left: Left, program: Program) -> tuple[int, int]:
+    """The steps that memory can restore, if it holds exactly what the program has."""
+    ring, areas, held = left
+    try:
+        table, _, _ = state.parse(ring.pieces(held.state), areas[held.state.area].nbytes)
+    except (Damaged, KeyError):
+        return -1, -1
+    there = {item.tensor.name: item.tensor.box for item in table if item.tensor.name.startswith("model/")}
+    here = {f"model/{name}": box_of(name, parameter) for name, parameter in program.roster.parameters.items()}
+    return (held.state.step, held.step) if there == here else (-1, -1)
+
+
+def _decide(disk: Disk, url: str, step: int | None, said: list[str]) -> str:
+    """What rank 0 makes of the offers and the files. The cohort is durable when this returns."""
+    offers = [msgspec.json.decode(text, type=Offer) for text in said]
+    found = stand(disk, url, step)
+    number = 1 + max((cohort.number for cohort in cohorts.load_all(disk)), default=0)
+    last = min(offer.last for offer in offers)
+    memory = all(0 <= offer.first <= last for offer in offers) and last >= (-1 if found is None else found.step)
+    reached = last if memory else 0 if found is None else found.step
+    opened = datetime.now(UTC).isoformat(timespec="seconds")
+    epochs = tuple(offer.epoch for offer in offers)
+    cohort = Cohort(number, epochs, () if found is None else found.epochs, reached, opened)
+    cohorts.begin(disk, cohort)
+    return msgspec.json.encode(Decision(cohort, memory, 0 if found is None else found.step)).decode()
+
+
+def _until(left: Left, step: int) -> MemoryWay:
+    """The way through memory that ends at `step`; what one rank has beyond it, not all have."""
+    ring, areas, held = left
+    records = tuple(entry for entry in held.records if entry.step <= step)
+    return MemoryWay(ring, areas, replace(held, records=records, step=step))
