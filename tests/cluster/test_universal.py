@@ -10,6 +10,9 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 import everstep
+from everstep.cli.explain import layout
+from everstep.recover.explain import explain, shapes, writers
+from everstep.store.disk import existing
 from tests.cluster.pipeline import Pipeline
 from tests.cluster.programs import Program, differences
 
@@ -78,6 +81,17 @@ def restored(path: Path, reference: Path) -> list[str]:
     return differences(plain, wanted)
 
 
+def explained(path: Path) -> list[str]:
+    """What is wrong in what `explain` says of four shards that become two."""
+    disk = existing(str(path))
+    step, parts = writers(disk, str(path))
+    disk.release()
+    spec, names = layout("fsdp:2", shapes(parts))
+    said = explain(step, parts, spec, names)
+    wrong = [f"rank {r.rank} reads {r.writers}" for r in said.readings if len(r.writers) > 3 or r.absent]
+    return wrong + ([] if step == STEPS and len(parts) == 4 else [f"step {step} of {len(parts)}"])
+
+
 def ranks(rank: int, world: int, home: Path, results: "mp.SimpleQueue[tuple[str, list[str]]]") -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", store=dist.FileStore(str(home / f"{world}"), world), rank=rank, world_size=world)
@@ -108,6 +122,7 @@ def cells(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
         while not results.empty():
             name, differing = results.get()
             found[name] = differing
+    found["explained"] = explained(home / "fsdp")
     for kind in itertools.chain(*WORLDS.values()):
         found[f"{kind}, restored"] = restored(home / kind, home / f"{kind}.pt")
         path = home / f"{kind} to single"
@@ -119,7 +134,7 @@ def cells(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
 FOUR, TWO = WORLDS[4], WORLDS[2]
 CELLS = [f"{a} to {b}" for a, b in itertools.product(("single", *FOUR), FOUR)]
 CELLS += [f"{a} to {b}" for a, b in itertools.product(("single", *FOUR, *TWO), TWO)]
-CELLS += [f"{a} to single" for a in (*FOUR, *TWO)] + [f"{a}, restored" for a in (*FOUR, *TWO)]
+CELLS += ["explained", *(f"{a} to single" for a in (*FOUR, *TWO))] + [f"{a}, restored" for a in (*FOUR, *TWO)]
 
 
 @pytest.mark.parametrize("cell", CELLS)

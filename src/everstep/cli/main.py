@@ -74,6 +74,19 @@ def log(url: str, *, first: int | None, last: int | None, as_json: bool) -> None
 
 @cli.command()
 @_url
+@click.option("--onto", required=True, metavar="LAYOUT", help="single, ddp:N, fsdp:N, or your own spec.py.")
+@click.option("--step", type=int, help="The step to resume; the newest by default.")
+@_json
+def explain(url: str, *, onto: str, step: int | None, as_json: bool) -> None:
+    """What resuming under another parallelism would read: who, from whom, how much, and what cannot be restored."""
+    from everstep.cli import explain as verb
+
+    if not verb.say(url, onto, step, as_json=as_json):
+        sys.exit(EXIT_DAMAGE)
+
+
+@cli.command()
+@_url
 @click.option("--replay", is_flag=True, help="Also replay every record, by native rules and by torch's optimizers.")
 @_json
 def verify(url: str, *, replay: bool, as_json: bool) -> None:
