@@ -82,7 +82,7 @@ def explain(url: str, *, onto: str, step: int | None, as_json: bool) -> None:
     from everstep.cli import explain as verb
 
     if not verb.say(url, onto, step, as_json=as_json):
-        sys.exit(EXIT_DAMAGE)
+        click.get_current_context().exit(EXIT_DAMAGE)
 
 
 @cli.command()
@@ -90,10 +90,19 @@ def explain(url: str, *, onto: str, step: int | None, as_json: bool) -> None:
 @click.option("--replay", is_flag=True, help="Also replay every record, by native rules and by torch's optimizers.")
 @_json
 def verify(url: str, *, replay: bool, as_json: bool) -> None:
-    """Prove every byte of a run, or name what is damaged (exit code 1). Never writes."""
+    """Prove every byte of a run, or name what is damaged (exit code 1). Never writes.
+
+    URL may also be a checkpoint of torch.save, DCP, Megatron, DeepSpeed or safetensors: its own checksums are proved.
+    """
+    from everstep.cli import foreign
     from everstep.cli import verify as verb
 
-    if not verb.verify(url, replay=replay, as_json=as_json):
+    good = (
+        foreign.verify(url, as_json=as_json)
+        if foreign.is_foreign(url) and not replay
+        else verb.verify(url, replay=replay, as_json=as_json)
+    )
+    if not good:
         click.get_current_context().exit(EXIT_DAMAGE)
 
 
