@@ -182,6 +182,7 @@ def test_the_name_of_a_class_imports_nothing(runs: tuple[Files, Files], tmp_path
         if listening and event in ("import", "exec", "os.system", "subprocess.Popen", "compile"):
             seen.append(f"{event} {arguments[0]}")
 
+    assert callable(everstep.restore)  # imported when first used: now, not while someone listens
     sys.addaudithook(hear)
     sys.path.insert(0, str(tmp_path))
     files = with_base(runs[0], 6, 2, lie)
