@@ -35,18 +35,6 @@ class Program:
 Make = Callable[..., everstep.Run]
 
 
-@pytest.fixture
-def late(monkeypatch: pytest.MonkeyPatch) -> list[LateMover]:
-    made: list[LateMover] = []
-
-    def mover(_run: everstep.Run) -> LateMover:
-        made.append(LateMover())
-        return made[-1]
-
-    monkeypatch.setattr(everstep.Run, "_mover", mover)
-    return made
-
-
 def opened(path: Path, program: Program, **settings: Any) -> everstep.Run:
     return everstep.open(
         path, model=program.model, optimizer=program.optimizer, state={"lr": program.schedule},

@@ -84,18 +84,6 @@ def zeroed_in_place(program: Program, _at: int) -> None:
         optimizer.zero_grad(set_to_none=False)
 
 
-@pytest.fixture
-def late(monkeypatch: pytest.MonkeyPatch) -> list[LateMover]:
-    made: list[LateMover] = []
-
-    def mover(_run: everstep.Run) -> LateMover:
-        made.append(LateMover())
-        return made[-1]
-
-    monkeypatch.setattr(everstep.Run, "_mover", mover)
-    return made
-
-
 def opened(path: Path, program: Program, **settings: Any) -> everstep.Run:
     settings = {"source": "layer", "buffer_bytes_max": 1 << 20, **settings}
     return everstep.open(

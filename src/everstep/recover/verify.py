@@ -4,7 +4,7 @@ A torn tail is what a crash leaves and no damage: nothing in it was acknowledged
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from everstep.codec import body
 from everstep.errors import Damaged, StepNotHeld
@@ -61,14 +61,8 @@ def verify_all(disk: Disk, url: str, *, tick: Tick = lambda _done, _total: None)
     reports = [verify(disk, url, rank=rank, tick=tick) for rank in ranks or [0]]
     whole = reports[0]
     for report in reports[1:]:
-        whole.branches += report.branches
-        whole.segments += report.segments
-        whole.records += report.records
-        whole.bases += report.bases
-        whole.tensors += report.tensors
-        whole.nbytes += report.nbytes
-        whole.damages += report.damages
-        whole.notes += report.notes
+        for part in fields(Report):
+            setattr(whole, part.name, getattr(whole, part.name) + getattr(report, part.name))
     try:
         cohorts.load_all(disk)
     except Damaged as damaged:
