@@ -17,8 +17,11 @@ class Layer(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.norm, self.up, self.down = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, INNER), nn.Linear(INNER, WIDTH)
+        self.register_buffer("used", torch.zeros(()))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.used += 1
         return x + self.down(torch.relu(self.up(self.norm(x))))
 
 
@@ -91,6 +94,8 @@ class Program:
         for name, parameter in named.items():
             for key, value in self.optimizer.state.get(parameter, {}).items():
                 found[f"{key} of {name}"] = _whole(value)
+        for name, buffer in self.model.named_buffers():
+            found[f"buffer of {name.removeprefix('module.')}"] = buffer
         for group in self.optimizer.param_groups:
             for name, parameter in named.items():
                 if any(parameter is held for held in group["params"]):

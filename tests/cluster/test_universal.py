@@ -69,7 +69,7 @@ def restored(path: Path, reference: Path) -> list[str]:
     found = everstep.restore(path)
     names = {f"model/{name}": name for name in wanted if " of " not in name}
     names |= {
-        f"optimizer/main/{name}/{key}": f"{key} of {name}"
+        f"buffer/{name}" if key == "buffer" else f"optimizer/main/{name}/{key}": f"{key} of {name}"
         for key, _, name in (told.partition(" of ") for told in wanted if " of " in told)
     }
     plain = {names[name]: value for name, value in found.tensors.items() if name in names}
@@ -79,6 +79,32 @@ def restored(path: Path, reference: Path) -> list[str]:
         name for name in wanted if f"exp_avg of {name}" in wanted
     )
     return differences(plain, wanted)
+
+
+def refused(path: Path) -> list[str]:
+    """Programs that do not hold what the run does, and were resumed all the same, or changed."""
+    wrong = []
+    for what in ("optimizer", "state", "parameter", "shape", "buffer"):
+        program = Program("single", seed=3)
+        state = {"schedule": program.schedule}
+        if what == "optimizer":
+            program.optimizer = torch.optim.SGD(program.model.parameters(), lr=0.1)  # type: ignore[assignment]
+        elif what == "state":
+            state["another"] = torch.optim.lr_scheduler.ExponentialLR(program.optimizer, 0.5)
+        elif what == "parameter":
+            program.model.head.register_parameter("bias", torch.nn.Parameter(torch.zeros(13)))  # type: ignore[union-attr]
+        elif what == "shape":
+            program.model.head.weight.data = torch.zeros(13, 14)  # type: ignore[union-attr]
+        else:
+            program.model.register_buffer("other", torch.zeros(2))
+        before = program.whole()
+        try:
+            with everstep.open(path, model=program.model, optimizer=program.optimizer, state=state) as run:
+                run.resume()
+            wrong.append(what)
+        except everstep.errors.Mismatch:
+            wrong += [f"{what} changed {name}" for name in differences(before, program.whole())]
+    return wrong
 
 
 def explained(path: Path) -> list[str]:
@@ -122,7 +148,7 @@ def cells(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
         while not results.empty():
             name, differing = results.get()
             found[name] = differing
-    found["explained"] = explained(home / "fsdp")
+    found["explained"], found["refused"] = explained(home / "fsdp"), refused(home / "fsdp")
     for kind in itertools.chain(*WORLDS.values()):
         found[f"{kind}, restored"] = restored(home / kind, home / f"{kind}.pt")
         path = home / f"{kind} to single"
@@ -134,7 +160,9 @@ def cells(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
 FOUR, TWO = WORLDS[4], WORLDS[2]
 CELLS = [f"{a} to {b}" for a, b in itertools.product(("single", *FOUR), FOUR)]
 CELLS += [f"{a} to {b}" for a, b in itertools.product(("single", *FOUR, *TWO), TWO)]
-CELLS += ["explained", *(f"{a} to single" for a in (*FOUR, *TWO))] + [f"{a}, restored" for a in (*FOUR, *TWO)]
+CELLS += ["explained", "refused", *(f"{a} to single" for a in (*FOUR, *TWO))] + [
+    f"{a}, restored" for a in (*FOUR, *TWO)
+]
 
 
 @pytest.mark.parametrize("cell", CELLS)

@@ -63,6 +63,12 @@ def overlapping(held: Sequence[Box]) -> tuple[int, int] | None:
     return None
 
 
+def slices(part: Box, within: Box | None = None) -> tuple[slice, ...]:
+    """Where a box lies in a tensor that holds the box `within`, or all of the logical tensor."""
+    origin = (0,) * len(part.low) if within is None else within.low
+    return tuple(slice(lo - first, h - first) for lo, h, first in zip(part.low, part.high, origin, strict=True))
+
+
 def strides(shape: Sequence[int]) -> Shape:
     """Of a tensor in row-major order, in elements."""
     found, step = [], 1

@@ -3,7 +3,7 @@
 A pure function of what everyone holds: all ranks come to the same answer without asking each other.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from everstep.layout import boxes
 from everstep.types import Box
@@ -40,6 +40,27 @@ def shares(held: Sequence[Sequence[Box]]) -> list[list[Box]]:
                 start, stop = size * at // len(ranks), size * (at + 1) // len(ranks)
                 found[rank] += [_moved(cut, part.low) for cut in boxes.flat(part.shape, start, stop)]
     return found
+
+
+def read_from(
+    wanted: Mapping[str, Sequence[Box]], held: Sequence[Mapping[str, Box]], first: int
+) -> tuple[list[int], dict[str, list[Box]]]:
+    """Which writers a rank reads that wants these boxes, by tensor, and what of them nobody holds.
+
+    Writer `first`, always, and then each that holds something which those before it do not.
+    """
+    absent = {name: list(own) for name, own in wanted.items()}
+    used = []
+    for at in [first, *(other for other in range(len(held)) if other != first)]:
+        met = at == first
+        for name, rest in absent.items():
+            box = held[at].get(name)
+            if box is not None and any(boxes.intersect(part, box) for part in rest):
+                absent[name] = [piece for part in rest for piece in boxes.subtract(part, box)]
+                met = True
+        if met:
+            used.append(at)
+    return used, {name: rest for name, rest in absent.items() if rest}
 
 
 def _moved(box: Box, by: tuple[int, ...]) -> Box:

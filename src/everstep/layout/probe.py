@@ -121,8 +121,8 @@ def _strided(piece: Piece) -> Piece:
 def _confirm(local: Local, held: torch.Tensor | None, sent: torch.Tensor) -> None:
     wanted = torch.zeros(local.shape, dtype=sent.dtype).reshape(-1)
     for piece in local.pieces:
-        inside = tuple(slice(low, high) for low, high in zip(piece.box.low, piece.box.high, strict=True))
-        torch.as_strided(wanted, piece.box.shape, piece.strides, piece.base).copy_(sent[inside])
+        part = sent[boxes.slices(piece.box)]
+        torch.as_strided(wanted, piece.box.shape, piece.strides, piece.base).copy_(part)
     if held is None or tuple(held.shape) != local.shape or not torch.equal(held.reshape(-1), wanted):
         raise Misdescribed(
             f"{local.logical!r}: other values were sharded in another way; sharding must depend on the place alone."

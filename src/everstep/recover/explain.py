@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from everstep.errors import StepNotHeld
 from everstep.layout import boxes
 from everstep.layout.boxes import Shape
+from everstep.layout.owners import read_from
 from everstep.layout.spec import Spec
 from everstep.recover import choose
 from everstep.recover.cohort import inventories, stand
@@ -105,21 +106,10 @@ def _reading(rank: int, parts: Sequence[Writer], spec: Spec, names: Mapping[str,
         own = [piece.box for piece in local.pieces]
         wanted.setdefault(local.logical, []).extend(own)
         nbytes += sum(map(boxes.volume, own)) * _width(parts, local.logical)
-    absent = {name: list(held) for name, held in wanted.items()}
-    used = []
-    first = rank if rank < len(parts) else 0
-    for at in [first, *(other for other in range(len(parts)) if other != first)]:
-        part, met = parts[at], at == first
-        for name, rest in absent.items():
-            tensor = part.held.get(f"model/{name}")
-            if tensor is not None and any(boxes.intersect(box, tensor.box) for box in rest):
-                absent[name] = [piece for box in rest for piece in boxes.subtract(box, tensor.box)]
-                met = True
-        if met:
-            used.append(at)
-    missing = tuple(name for name, rest in absent.items() if rest)
+    held = [{name.removeprefix("model/"): tensor.box for name, tensor in part.held.items()} for part in parts]
+    used, absent = read_from(wanted, held, rank if rank < len(parts) else 0)
     peak = max((parts[at].base_bytes for at in used), default=0)
-    return Reading(rank, nbytes, sum(parts[at].nbytes for at in used), tuple(used), nbytes + peak, missing)
+    return Reading(rank, nbytes, sum(parts[at].nbytes for at in used), tuple(used), nbytes + peak, tuple(absent))
 
 
 def _width(parts: Sequence[Writer], name: str) -> int:

@@ -1,5 +1,7 @@
 """Compares what a base holds with what a training program has. Lists every difference, never the first only."""
 
+from collections.abc import Sequence
+
 from everstep.capture.context import Context
 from everstep.capture.roster import Roster
 from everstep.capture.tensors import DTYPES
@@ -18,6 +20,45 @@ def differences(index: Index, roster: Roster, context: Context) -> list[str]:
         *_names("state", _items(index, "state/"), set(context.state)),
         *_names("extra state of module", _items(index, "extra/"), set(roster.extra())),
     ]
+
+
+def shared_differences(
+    indexes: Sequence[Index], own: int, roster: Roster, context: Context, *, alone: bool
+) -> list[str]:
+    """The same of a state that several writers hold together: what one of them lacks another may have.
+
+    Unless the program is `alone`, what it does not have itself may be with other ranks. Param groups are compared by
+    name; `state=` must be what writer `own` had.
+    """
+    ours = {f"model/{name}" for name in roster.parameters} | {f"context/buffer/{name}" for name in roster.buffers()}
+    held = {s.tensor.name: s.tensor for index in indexes for s in index.tensors if alone or s.tensor.name in ours}
+    known = {**roster.aliases, **roster.parameters}
+    aliases = {a: n for index in indexes for a, n in index.content.aliases.items() if alone or a in known}
+    extra = {name for index in indexes for name in _items(index, "extra/") if alone or name in roster.extra()}
+    return [
+        *_parameters(held, roster),
+        *_aliases(aliases, roster.aliases),
+        *_buffers(held, {name for index in indexes for name in index.content.derived}, roster),
+        *_shared_optimizers(indexes, roster, alone=alone),
+        *_names("state", _items(indexes[own], "state/"), set(context.state)),
+        *_names("extra state of module", extra, set(roster.extra())),
+    ]
+
+
+def _shared_optimizers(indexes: Sequence[Index], roster: Roster, *, alone: bool) -> list[str]:
+    entries = [entry for index in indexes for entry in index.content.optimizers]
+    found = _names("optimizer", {entry.key for entry in entries}, set(roster.optimizers))
+    for key, groups in roster.groups():
+        kind = f"{type(roster.optimizers[key]).__module__}.{type(roster.optimizers[key]).__qualname__}"
+        run = [entry for entry in entries if entry.key == key]
+        found += sorted(
+            {f"optimizer {key!r}: {e.kind} in the run, {kind} in the program" for e in run if e.kind != kind}
+        )
+        theirs = {name for entry in run for group in entry.groups for name in group.parameters}
+        theirs = theirs if alone else theirs & set(roster.parameters)
+        if run:
+            found += _names(f"optimizer {key!r}: parameter", theirs, {name for names in groups for name in names})
+    return found
 
 
 def _parameters(held: dict[str, Tensor], roster: Roster) -> list[str]:

@@ -14,12 +14,12 @@ import torch
 from everstep.capture.context import Context
 from everstep.capture.roster import Roster
 from everstep.capture.shards import box_of, like, local
-from everstep.capture.tensors import DTYPES
 from everstep.errors import Damaged, Mismatch
 from everstep.layout import boxes
+from everstep.layout.owners import read_from
 from everstep.log.inventory import Inventory
-from everstep.recover import choose
-from everstep.recover.ledger import Item, Ledger
+from everstep.recover import choose, match
+from everstep.recover.ledger import Item, Ledger, refuse
 from everstep.recover.onto import place_context
 from everstep.recover.place import place_groups
 from everstep.recover.recover import Recovered, recover
@@ -46,38 +46,79 @@ class Wanted:
 
 
 def onto_shards(
-    disk: Disk, held: Sequence[Inventory], step: int, roster: Roster, context: Context, rank: int
+    disk: Disk, held: Sequence[Inventory], step: int, roster: Roster, context: Context, rank: int, *, alone: bool
 ) -> tuple[Ledger, bool]:
-    """The program at `step`, and whether its own writer held exactly what it holds now, so that its log may go on."""
+    """The program at `step`, and whether its own writer held exactly what it holds now, so that its log may go on.
+
+    Refused before anything is changed, if the writers do not hold all that the program has. `alone`: the program is all
+    there is, so it must have all that they hold.
+    """
     began = time.perf_counter()
     wanted = {name: _wanted(name, parameter) for name, parameter in roster.parameters.items()}
     sources = [choose.routes(inventory, step) for inventory in held]
     indexes = [base.load(disk, at, routes[0].base) for at, routes in enumerate(sources)]
-    _refuse(step, wanted, indexes)
-    own = rank if rank < len(held) else 0
+    new = rank >= len(held)
+    own = 0 if new else rank
+    refuse(step, match.shared_differences(indexes, own, roster, context, alone=alone))
+    used = _used(step, wanted, indexes, own, _context(roster))
     device = next((local(parameter).device for parameter in roster.parameters.values()), torch.device("cpu"))
     hyper: Hyper = {}
-    records, replayed, spent = 0, "nothing to replay", 0.0
-    for at in [own, *(other for other in range(len(held)) if other != own)]:
-        if at != own and not _needed(wanted, indexes[at]):
-            continue
+    found: list[Recovered] = []
+    for optimizer in roster.optimizers.values():
+        optimizer.state.clear()
+    for at in used:
         recovered, stand_in, described = _recovered(disk, at, sources[at], device)
         origin = f"writer {at}, {recovered.origin}" + (f" and {recovered.records} records" if recovered.records else "")
         _copy(stand_in, described, roster, wanted, hyper, origin)
-        records, replayed = max(records, recovered.records), recovered.replayed
-        spent += recovered.replay_seconds
-        if at == own:
-            ours = recovered if rank < len(held) else _without_generators(recovered)
+        found.append(recovered)
     _complete(step, wanted)
     _place_hyper(roster, hyper)
+    ours = _with_parts_of_others(_without_generators(found[0]) if new else found[0], found[1:])
     missing = place_context(ours, roster, context)
-    same = len(held) > rank and _same(indexes[rank], wanted)
-    items = tuple(_items(wanted, roster, ours, missing, new=rank >= len(held)))
+    same = not new and _boxes(indexes[rank]) == {name: want.box for name, want in wanted.items()}
     changed = None if same else "the program holds other parts than the run's writer did"
     ledger = Ledger(
-        step, indexes[own].step, records, replayed, time.perf_counter() - began, spent, items, ours.notes, changed,
+        step, indexes[own].step, max(one.records for one in found), found[0].replayed, time.perf_counter() - began,
+        sum(one.replay_seconds for one in found), tuple(_items(wanted, roster, ours, missing, new=new)), ours.notes,
+        changed,
     )  # fmt: skip
     return ledger, same
+
+
+def _used(step: int, wanted: dict[str, Wanted], indexes: Sequence[Index], own: int, context: set[str]) -> list[int]:
+    """The writers to be read, our own first: together they hold every box, and every buffer and module's state."""
+    boxes_of = {name: want.absent for name, want in wanted.items()}
+    used, absent = read_from(boxes_of, [_boxes(index) for index in indexes], own)
+    if absent:
+        name, (box, *_) = next(iter(absent.items()))
+        raise Damaged(f"step {step}: no writer holds {name} {box.low}..{box.high}. Nothing was changed.")
+    for at, index in enumerate(indexes):
+        covered = {name for other in used for name in indexes[other].content.context}
+        if (context - covered) & set(index.content.context):
+            used.append(at)
+    return used
+
+
+def _context(roster: Roster) -> set[str]:
+    """What of the context belongs to the model, and may be with any writer."""
+    buffers = {f"buffer/{name}" for name in roster.buffers().keys() - set(roster.derived())}
+    return buffers | {f"extra/{name}" for name in roster.extra()}
+
+
+def _with_parts_of_others(ours: Recovered, others: Sequence[Recovered]) -> Recovered:
+    """Buffers and modules' states that our own writer did not have, from the first that had them."""
+    context, folded = dict(ours.context), dict(ours.folded)
+    for other in others:
+        for name, value in other.context.items():
+            if name not in context and name.startswith(("buffer/", "extra/")):
+                context[name], folded[name] = value, other.folded[name]
+    return replace(ours, context=context, folded=folded)
+
+
+def _boxes(index: Index) -> dict[str, Box]:
+    """The parameters that a writer holds a part of, and which."""
+    prefix = "model/"
+    return {s.tensor.name.removeprefix(prefix): s.tensor.box for s in index.tensors if s.tensor.name.startswith(prefix)}
 
 
 def _without_generators(recovered: Recovered) -> Recovered:
@@ -89,35 +130,6 @@ def _without_generators(recovered: Recovered) -> Recovered:
 def _wanted(name: str, parameter: torch.Tensor) -> Wanted:
     box = box_of(name, parameter)
     return Wanted(name, parameter, box, [box] if boxes.volume(box) else [])
-
-
-def _refuse(step: int, wanted: dict[str, Wanted], indexes: Sequence[Index]) -> None:
-    """Mismatch with everything that the program has and no writer holds, or holds otherwise."""
-    run: dict[str, Tensor] = {}
-    for index in indexes:
-        run |= {stored.tensor.name: stored.tensor for stored in index.tensors}
-    faults = []
-    for name, want in wanted.items():
-        told = run.get(f"model/{name}")
-        shape, dtype = tuple(want.parameter.shape), DTYPES.get(want.parameter.dtype)
-        if told is None:
-            faults.append(f"parameter {name!r}: only in the program")
-        elif (told.shape, told.dtype) != (shape, dtype):
-            faults.append(f"parameter {name!r}: {told.dtype} {told.shape} in the run, {dtype} {shape} in the program")
-    if faults:
-        shown = "\n  ".join(faults[:50])
-        raise Mismatch(f"step {step}: run and program do not hold the same things:\n  {shown}", tuple(faults))
-
-
-def _needed(wanted: dict[str, Wanted], index: Index) -> bool:
-    """Whether this writer holds something that is still absent."""
-    for stored in index.tensors:
-        want = (
-            wanted.get(stored.tensor.name.removeprefix("model/")) if stored.tensor.name.startswith("model/") else None
-        )
-        if want is not None and any(boxes.intersect(box, stored.tensor.box) for box in want.absent):
-            return True
-    return False
 
 
 def _recovered(
@@ -180,17 +192,15 @@ def _state(value: Any, theirs: torch.Tensor, box: Box, want: Wanted, mine: Any, 
 
 def _move(source: torch.Tensor, held: Box, target: torch.Tensor, own: Box, part: Box) -> None:
     with torch.no_grad():
-        target[_inside(part, own)].copy_(source[_inside(part, held)])
-
-
-def _inside(part: Box, box: Box) -> tuple[slice, ...]:
-    return tuple(slice(lo - first, h - first) for lo, h, first in zip(part.low, part.high, box.low, strict=True))
+        target[boxes.slices(part, own)].copy_(source[boxes.slices(part, held)])
 
 
 def _complete(step: int, wanted: dict[str, Wanted]) -> None:
     absent = [f"{want.name} {box.low}..{box.high}" for want in wanted.values() for box in want.absent]
     if absent:
-        raise Damaged(f"step {step}: no writer holds {', '.join(absent[:5])}. Nothing is handed out.")
+        raise Damaged(
+            f"step {step}: a base was set aside, and no writer holds {', '.join(absent[:5])}. Resume another step."
+        )
 
 
 def _place_hyper(roster: Roster, hyper: Hyper) -> None:
@@ -203,13 +213,6 @@ def _place_hyper(roster: Roster, hyper: Hyper) -> None:
                 raise Mismatch(f"optimizer {key!r}, group {at}: its parameters were in groups that differ in the run.")
             found.append(told[0] if told else {})
         place_groups(found, roster.optimizers[key])
-
-
-def _same(index: Index, wanted: dict[str, Wanted]) -> bool:
-    held = {
-        s.tensor.name.removeprefix("model/"): s.tensor.box for s in index.tensors if s.tensor.name.startswith("model/")
-    }
-    return held == {name: want.box for name, want in wanted.items()}
 
 
 def _items(

@@ -32,7 +32,7 @@ def joined(parts: Sequence[Part]) -> Restored:
                     )
                 notes.append(f"{name}: writer {rank} has values of its own; those of the first writer are given.")
                 continue
-            tensors[name][_slices(box)] = tensor
+            tensors[name][boxes.slices(box)] = tensor
             held.setdefault(name, []).append(box)
     for name, tensor in tensors.items():
         if absent := boxes.missing(whole(tensor.shape), held[name]):
@@ -60,13 +60,8 @@ def _agree(known: torch.Tensor, held: Sequence[Box], box: Box, tensor: torch.Ten
         return _same(known, tensor)
     for other in held:
         common = boxes.intersect(other, box)
-        if common is not None:
-            inside = Box(
-                tuple(lo - first for lo, first in zip(common.low, box.low, strict=True)),
-                tuple(h - first for h, first in zip(common.high, box.low, strict=True)),
-            )
-            if not _same(known[_slices(common)], tensor[_slices(inside)]):
-                return False
+        if common is not None and not _same(known[boxes.slices(common)], tensor[boxes.slices(common, box)]):
+            return False
     return True
 
 
@@ -74,10 +69,6 @@ def _same(one: torch.Tensor, two: torch.Tensor) -> bool:
     """Bit for bit: a NaN is the same as itself."""
     bits = [t.detach().contiguous().reshape(-1).view(torch.uint8) for t in (one, two) if t.numel()]
     return not bits or torch.equal(*bits)
-
-
-def _slices(box: Box) -> tuple[slice, ...]:
-    return tuple(slice(lo, h) for lo, h in zip(box.low, box.high, strict=True))
 
 
 def _groups(said: Sequence[dict[str, list[dict[str, Any]]]]) -> dict[str, list[dict[str, Any]]]:
