@@ -5,6 +5,7 @@ import os
 import secrets
 import signal
 import threading
+import time
 import weakref
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -127,7 +128,7 @@ class Run:
 
     def wait(self, step: int | None = None, timeout: float | None = None) -> int:
         """Wait until `step`, the newest committed by default, is on disk, and return the newest that is."""
-        recording, link = self._running(), self._link
+        recording, link, began = self._running(), self._link, time.monotonic()
         recording.finish()
         wanted = recording.step if step is None else step
         if wanted > recording.step:
@@ -145,7 +146,8 @@ class Run:
                 f"step {wanted} is not acknowledged, {health.acknowledged} is. The run is {health.state}"
                 f"{f' ({health.error})' if health.error else ''}."
             )
-        if not self._peers.wait(wanted, timeout):
+        left = None if timeout is None else max(0.0, timeout - (time.monotonic() - began))
+        if not self._peers.wait(wanted, left):
             raise NotAcknowledged(
                 f"step {wanted} is on disk here, but rank {self._peers.slowest} has only {self._peers.acknowledged} "
                 "there. See its health."

@@ -207,8 +207,11 @@ class Desk:
         return on_disk or (parent is None and not asked.memory)
 
     def _floor(self) -> int:
-        """The newest step that all writers of the cohort have on disk."""
-        known = cohorts.load_all(self._disk)
+        """The newest step that all writers of the cohort have on disk; while that cannot be told, nothing is to go."""
+        try:
+            known = cohorts.load_all(self._disk)
+        except Damaged:
+            return -1
         return cohorts.Peers(self._disk, self.rank, known[0].epochs if known else ()).acknowledged
 
     def _settle(self) -> None:
