@@ -6,7 +6,7 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -35,17 +35,24 @@ class Row:
         return self.value >= float(number) if sign == ">=" else self.value <= float(number)
 
 
-def main(name: str, measure: Callable[[bool], list[Row]]) -> int:
-    """Run a benchmark from the command line: `--quick` for a short one, `--json FILE` to keep it."""
+def main(name: str, measure: Callable[[bool], Iterable[Row]]) -> int:
+    """Run a benchmark from the command line: `--quick` for a short one, `--json FILE` to keep it.
+
+    What was measured is shown and kept even when the rest fails.
+    """
     options = argparse.ArgumentParser(prog=f"python -m bench.{name}")
     options.add_argument("--quick", action="store_true")
     options.add_argument("--json", type=Path)
     chosen = options.parse_args()
-    rows = measure(chosen.quick)
-    show(name, rows)
-    if chosen.json:
-        chosen.json.parent.mkdir(parents=True, exist_ok=True)
-        chosen.json.write_text(json.dumps(document(name, rows, quick=chosen.quick), indent=1) + "\n")
+    rows: list[Row] = []
+    try:
+        for row in measure(chosen.quick):
+            rows.append(row)  # noqa: PERF402 each is kept as soon as it is there
+    finally:
+        show(name, rows)
+        if chosen.json and rows:
+            chosen.json.parent.mkdir(parents=True, exist_ok=True)
+            chosen.json.write_text(json.dumps(document(name, rows, quick=chosen.quick), indent=1) + "\n")
     return 0
 
 

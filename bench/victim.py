@@ -1,6 +1,8 @@
 """A training that is killed from outside, on whatever device there is. Says what it does, one line at a time.
 
-python -m bench.victim RUN STEPS LAYERS WIDTH BATCH [--source S] [--digests]   (RUN "-" trains without everstep)
+python -m bench.victim RUN STEPS LAYERS WIDTH BATCH [--source S] [--digests] [--wait]
+
+RUN "-" trains without everstep.
 """
 
 import argparse
@@ -28,6 +30,7 @@ def main() -> None:
         options.add_argument(name, type=int)
     options.add_argument("--source", default="gradient")
     options.add_argument("--digests", action="store_true", help="say the state's digest after every step")
+    options.add_argument("--wait", action="store_true", help="build the model, then wait for a line on stdin")
     chosen = options.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(5)
@@ -35,6 +38,8 @@ def main() -> None:
     shape = Shape(chosen.layers, chosen.width, max(1, chosen.width // 64), chosen.batch, LENGTH, WORDS)
     model = GPT(shape).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    if chosen.wait and not sys.stdin.readline():
+        return
     settings = everstep.Settings(source=chosen.source)
     run = everstep.open(chosen.run, model=model, optimizer=optimizer, settings=settings) if chosen.run != "-" else None
     began = time.perf_counter()

@@ -98,3 +98,34 @@ def test_an_edit_gives_up_the_parts_taken_so_far(tmp_path: Path, monkeypatch: py
     with opened(tmp_path / "run", again) as run:
         assert run.resume() == 201
         assert again.bits() == wanted
+
+
+def test_a_base_of_which_a_part_is_packed_first_is_of_one_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gradients go on while the packed part is still on its way."""
+    packed = []
+
+    def plan(_planner: Planner, described: list[object], _gradient_bytes: int, *, spread: bool) -> Plan:
+        everything = tuple(range(len(described)))
+        packed.append(not spread)
+        return Plan((everything,), frozenset() if spread else frozenset(everything[::2]), None)
+
+    monkeypatch.setattr(everstep.Run, "_mover", lambda _run: LateMover())
+    monkeypatch.setattr(Planner, "plan", plan)
+    program = Program()
+    with opened(tmp_path / "run", program, base_log_bytes_max=20_000) as run:
+        run.resume()
+        for _ in range(60):
+            program.step()
+            run.commit()
+            run.wait(timeout=20)
+    assert sum(packed) > 5
+    whole = Program()
+    wanted = {0: whole.bits()}
+    for step in range(1, 61):
+        whole.step()
+        wanted[step] = whole.bits()
+    for step in (60, 41, 23, 7):  # each begins a branch
+        again = Program()
+        with opened(tmp_path / "run", again) as run:
+            assert run.resume(step=step) == step
+            assert again.bits() == wanted[step]

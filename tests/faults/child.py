@@ -6,6 +6,7 @@ python -m tests.faults.child RUN STEPS [workers | sigint | fork]
 import os
 import signal
 import sys
+import time
 from typing import Any
 
 import torch
@@ -48,6 +49,7 @@ def main(path: str, steps: int, how: str) -> None:
         optimizer.step()
         optimizer.zero_grad()
         say("step", run.commit())
+        time.sleep(0.005)  # so that whoever listens can strike before the end
     run.wait(timeout=60)
     say("done", run.acknowledged(), model[0].weight.sum().item().hex())
     if how == "stay":

@@ -96,6 +96,39 @@ def test_a_killed_trainers_newest_step_is_resumed_from_memory(tmp_path: Path) ->
         assert said(process, "done")[2] == ended
 
 
+KILLED = """
+import os, sys
+sys.path.insert(0, {root!r})
+from everstep.capture import measure
+from tests.faults.conftest import Small
+measure.available_bytes = lambda: {free}
+program = Small()
+run = program.open({run!r})
+run.resume()
+print(any(item.origin.startswith("memory of") for item in run.ledger or ()), *run.health.warnings, flush=True)
+for _ in range(4):
+    program.step()
+    run.commit()
+os.kill(os.getpid(), 9)
+"""
+
+
+def life(run: Path, free: int) -> str:
+    code = KILLED.format(root=str(ROOT), run=str(run), free=free)
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, check=False, timeout=60, capture_output=True, text=True).stdout.strip()
+
+
+def test_every_trainer_after_the_first_resumes_from_memory_though_memory_is_taken_by_it(tmp_path: Path) -> None:
+    assert [life(tmp_path / "run", free) for free in (2 << 20, 0, 0, 0)] == ["False", "True", "True", "True"]
+
+
+def test_it_is_said_when_memory_can_hold_no_state(tmp_path: Path) -> None:
+    said = life(tmp_path / "run", 0)
+    assert "no memory tier: it needs at least 0.0 GiB" in said
+    assert "buffer_bytes_max" in said
+
+
 def test_the_ledger_says_that_no_file_was_read(tmp_path: Path, small: Make) -> None:
     code = (
         "import os, sys; sys.path.insert(0, {root!r}); from tests.faults.conftest import Small; p = Small()\n"

@@ -37,7 +37,8 @@ class DeviceMover:
         self._read: set[str] = set()
         self._in_place: dict[str, bool] = {}
         self._pinned: list[int] = []
-        self._copying = False
+        self._reading: torch.cuda.Event | None = None
+        """After the last copy that reads a state in place."""
         self.bus_bytes_per_s: float | None = _measured(device)
 
     def pin(self, block: Block) -> None:
@@ -63,7 +64,7 @@ class DeviceMover:
             tensor.record_stream(self._stream)
         route.ordered.clear()
         fill(target.memory, route.gaps)
-        self._copying = True
+        self._reading = self._stream.record_event()
 
     def take(
         self, what: str, target: Target, described: Sequence[Tensor], places: Sequence[int], tensors: Tensors,
@@ -110,9 +111,9 @@ class DeviceMover:
         driver.write_word(ring.place(sequence) + 8 * E_DEVICE, sequence + 1, self._stream.cuda_stream)
 
     def settle(self) -> bool:
-        if self._copying:
-            torch.cuda.current_stream(self._device).wait_stream(self._stream)
-            self._copying = False
+        if self._reading is not None:  # what was packed may travel on
+            torch.cuda.current_stream(self._device).wait_event(self._reading)
+            self._reading = None
         untouched = [self._fresh[what].untouched() for what in self._read]
         self._read.clear()
         return all(untouched)

@@ -62,6 +62,7 @@ class Link:
             raise
         self.epoch = welcome.epoch
         self._left: dict[int, Block] = dict(zip(welcome.blocks, map(Block, blocks), strict=True))
+        self.left_bytes = sum(block.nbytes for block in self._left.values())
         self._ring: Ring | None = None
         self._pen: Pen | None = None
         self._areas: Areas | None = None
@@ -89,7 +90,7 @@ class Link:
             self._ring = Ring(self._left[-1])
             memory_tier.cut(self._ring, step)
         else:
-            self._ring = ring()
+            self._left, self._ring = {}, ring()
             self._caller.request(Share(-1), [self._ring.block.descriptor])
         self._ring.say(words.W_COMMITTED, step + 1)
         self._pen = Pen(self._ring)

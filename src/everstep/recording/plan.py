@@ -6,7 +6,7 @@ Pure but for its inputs, which were measured: the bus when memory was pinned, th
 import statistics
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from everstep.tune import schedule as schedules
 from everstep.tune.facts import Facts, Piece
@@ -19,6 +19,8 @@ INTERFERENCE = 0.007
 COUNTED = 8
 """Steps are timed so many at a time: Python may run ahead of the device for a few, and then waits for it."""
 FORWARD_SHARE = 1 / 3
+TOLERANCE = 0.05
+"""A plan takes ten milliseconds to make: it is kept while a step is as long as it was, give or take this part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,8 @@ class Plan:
     rounds: tuple[tuple[int, ...], ...]
     snapshots: frozenset[int]
     predicted: schedules.Schedule | None
+    stall_seconds: float = 0.0
+    """How long training waits, all rounds together."""
 
 
 class Planner:
@@ -39,7 +43,7 @@ class Planner:
         self._seconds: deque[float] = deque(maxlen=4)
         self._steps = -1
         self._began = 0.0
-        self._made: dict[bool, tuple[tuple[float, int, int], Plan]] = {}
+        self._made: dict[bool, tuple[tuple[int, int], float, Plan]] = {}
 
     def stepped(self, now: float) -> None:
         self._steps += 1
@@ -53,11 +57,12 @@ class Planner:
         whole = Plan((tuple(range(len(described))),), frozenset(), None)
         if self._bus is None or not self._seconds:
             return whole
-        step = statistics.median(self._seconds)
-        key = (round(step, 3), len(described), gradient_bytes)
-        if spread not in self._made or self._made[spread][0] != key:
-            self._made[spread] = (key, self._planned(described, gradient_bytes, step, spread=spread))
-        return self._made[spread][1]
+        step, key = statistics.median(self._seconds), (len(described), gradient_bytes)
+        known = self._made.get(spread)
+        if known is None or known[0] != key or abs(known[1] - step) > TOLERANCE * step:
+            known = key, step, self._planned(described, gradient_bytes, step, spread=spread)
+            self._made[spread] = known
+        return known[2]
 
     def cost(self, plan: Plan, gradient_bytes: int, every: int) -> float:
         """The part of a step that gradients cost at each, and the plan's rounds once in `every` steps."""
@@ -70,17 +75,22 @@ class Planner:
     def _planned(self, described: Sequence[Tensor], gradient_bytes: int, step: float, *, spread: bool) -> Plan:
         pieces = _pieces(described)
         facts = self._facts(described, pieces, gradient_bytes, step)
-        found = schedules.schedule(facts) if spread or gradient_bytes == 0 else schedules.schedule(facts, spread=1)
-        if found.spread > 1 and not spread:
-            found = schedules.schedule(facts, spread=1)
-        if found.spread > 1 or spread:
+        if spread or not gradient_bytes:
+            found = schedules.schedule(facts)
+            if found.spread > 1 and not spread:
+                found = schedules.schedule(facts, spread=1)
+        else:
+            found = schedules.schedule(_beside(facts), spread=2)
+        stall = found.stall_seconds * found.spread
+        if spread:
             rounds = tuple(
                 tuple(at for name in dict.fromkeys(copy.name for copy in copies) for at in pieces[name])
                 for copies in found.rounds
             )
-            return Plan(rounds, frozenset(), found)
-        late = {copy.name for copy in found.rounds[0] if copy.way == "snapshot"}
-        return Plan((tuple(range(len(described))),), frozenset(at for name in late for at in pieces[name]), found)
+            return Plan(rounds, frozenset(), found, stall)
+        late = {copy.name for copies in found.rounds for copy in copies if copy.way == "snapshot"}
+        snapshots = frozenset(at for name in late for at in pieces[name])
+        return Plan((tuple(range(len(described))),), snapshots, found, stall)
 
     def _facts(
         self, described: Sequence[Tensor], pieces: dict[str, list[int]], gradient_bytes: int, step: float
@@ -94,6 +104,17 @@ class Planner:
             self._bus, COPY_SECONDS, DEVICE_BYTES_PER_S, FORWARD_SHARE * window, (1 - FORWARD_SHARE) * window,
             optimizer, gradient_bytes, INTERFERENCE, ((0.0, 1 << 60),),
         )  # fmt: skip
+
+
+def _beside(facts: Facts) -> Facts:
+    """For one whole state now and then, among steps whose gradients go first: the window without them.
+
+    Its snapshot travels ahead of the next gradient, and is gone before activations have grown to half their size.
+    """
+    left = facts.window_seconds - min(facts.gradient_seconds, 0.9 * facts.window_seconds)
+    forward = max(0.0, left - facts.backward_seconds)
+    room = ((0.0, 1 << 60), (facts.optimizer_seconds + min(facts.forward_seconds / 2, 0.9 * left), 0))
+    return replace(facts, gradient_bytes=0, forward_seconds=forward, backward_seconds=left - forward, room=room)
 
 
 def _pieces(described: Sequence[Tensor]) -> dict[str, list[int]]:

@@ -57,7 +57,7 @@ class Recording:
         self.step = self.recorded = step
         pins = None if self._mover.lasting else self._mover
         held = self._link.begin(step, epoch, memory=memory, ring=self._states.ring, pins=pins)
-        self._link.areas.count = self._states.areas
+        self._states.begin()
         if epoch is None and not memory:
             while not self._state(step, to_disk=True):  # the log leads nowhere without it
                 self._link.areas.wait(PIN_SECONDS)
@@ -171,7 +171,7 @@ class Recording:
         if whole:
             self._digest(step)
         due = self._pace.recorded(taken.nbytes, time.perf_counter()) or self._link.wants_base or self._owed
-        to_disk = due and not self._link.base_in_hand
+        to_disk = due and self._states.affordable and not self._link.base_in_hand
         if to_disk and self._state(step, to_disk=True):
             return True
         if self._states.take_part(step, taken.nbytes):

@@ -19,11 +19,14 @@ from everstep.ring import ring as rings
 from everstep.ring.areas import TAKEN, Area
 from everstep.ring.pen import Extent
 from everstep.ring.ring import Ring
+from everstep.ring.size import GIB
 from everstep.settings import Settings
 
 AREA_SPARE_BYTES = 1 << 20
 RECORDS_SPARE = 4
 """A new state is due while the ring has still room for so many records."""
+WAITING_SHARE = 0.003
+"""Of its time, what training may spend waiting until a whole state has left for the disk."""
 
 
 @dataclass(slots=True)
@@ -47,12 +50,18 @@ class States:
         self._link, self._program, self._settings, self._mover, self._vouch = link, program, settings, mover, vouch
         self._camera = Camera()
         self._planner = Planner(mover.bus_bytes_per_s)
-        self._sizes = measure(program.roster, program.context, settings)
+        self._sizes = measure(program.roster, program.context, settings, link.left_bytes)
         self._fill: Fill | None = None
         self._late: tuple[Area, Fixed, tuple[int, ...], int, int] | None = None
         self._predicted: float | None = None
         self._rounds = 1
         self._record_bytes = 0
+        self._affordable = 0.0
+
+    @property
+    def affordable(self) -> bool:
+        """Whether training has gone on for long enough since it last waited for a whole state."""
+        return time.perf_counter() >= self._affordable
 
     @property
     def predicted(self) -> float | None:
@@ -62,9 +71,16 @@ class States:
         """
         return self._predicted
 
-    @property
-    def areas(self) -> int:
-        return self._sizes.areas
+    def begin(self) -> None:
+        """There is a ring. Say so if memory will hold no state beside it."""
+        areas, sizes = self._link.areas, self._sizes
+        areas.count = max(areas.count, sizes.areas)
+        if areas.count == 1:
+            self._link.warn(
+                f"no memory tier: it needs at least {sizes.least_bytes / GIB:.1f} GiB, and of the memory that is free "
+                f"{sizes.limit_bytes / GIB:.1f} GiB may be used. Should the trainer be killed, it resumes from the "
+                "disk. Settings(buffer_bytes_max=...) allows more, Settings(gradients='bf16') needs less."
+            )
 
     def ring(self) -> Ring:
         return rings.create(self._sizes.ring_bytes, present=False)
@@ -84,6 +100,8 @@ class States:
         plan = self._planner.plan(fixed.described, self._record_bytes, spread=False)
         if self._settings.source == "state":
             self._predict(plan, 0)
+        elif to_disk:
+            self._affordable = time.perf_counter() + plan.stall_seconds / WAITING_SHARE
         now = plan.rounds[0] if not plan.snapshots else tuple(at for at in plan.rounds[0] if at not in plan.snapshots)
         self._mover.copy(area.block, fixed.parcel(now))
         self._copy_brief(area, picture)

@@ -50,6 +50,7 @@ class Areas:
     def adopt(self, number: int, block: Block, sequence: int) -> None:
         """An area that a trainer before us made."""
         self._held[number] = Area(number, block, sequence)
+        self.count = max(self.count, len(self._held))
 
     def free(self, nbytes: int, room: int, newest: int) -> Area | None:
         """An area of at least this size that nobody needs: not the newest state (entry `newest`), nor one that is still

@@ -175,3 +175,16 @@ def test_memory_is_shared_out_within_its_bound(budget: int | None, areas: int) -
     assert found.areas == areas
     if budget is not None and areas > 1:
         assert found.ring_bytes + found.areas * found.state_bytes <= budget
+
+
+@pytest.mark.parametrize(("free", "areas"), [(62, 1), (84, 2), (120, 2), (170, 3)])
+def test_the_memory_tier_gets_more_of_the_free_memory_before_it_is_given_up(free: int, areas: int) -> None:
+    """1.5 B parameters: a state of 18.7 GB, gradients of 6.2 GB."""
+    unit = 100 << 20
+    found = sizes(62 * unit, 187 * unit, None, 10 * free * unit)
+    assert found.areas == areas
+    total = found.ring_bytes + found.areas * found.state_bytes
+    if areas > 1:
+        assert total <= 7.5 * free * unit
+    else:
+        assert found.least_bytes > found.limit_bytes == 15 * free * unit // 2
