@@ -1,5 +1,6 @@
 """everstep on a program: the same loop with and without it, in turns, and what each step cost."""
 
+import gc
 import os
 import shutil
 import statistics
@@ -50,6 +51,7 @@ class Turn:
 def record(program: Program, source: str, plan: Plan, home: Path) -> Recorded:
     """Open a new run, train in it, close it. The warm-up is off the clock, but its steps must be recorded as well."""
     directory = Path(tempfile.mkdtemp(prefix="run-", dir=home))
+    gc.collect()  # the run before lets go of its memory
     held, taken = held_bytes(directory), taken_bytes()
     run = everstep.open(directory, model=program.model, optimizer=program.optimizer, settings=settings(source, program))
     lags: dict[str, list[int]] = {tier: [] for tier in TIERS}

@@ -20,9 +20,10 @@ from everstep.company import Company, company, meet
 from everstep.errors import Damaged, EverstepError, Misuse, NotAcknowledged, ReplayDiffers
 from everstep.keeper.health import Health
 from everstep.keeper.link import Link
+from everstep.layout.spec import Spec
 from everstep.log.inventory import survey
 from everstep.recording.joint import Joint, join
-from everstep.recording.program import Program
+from everstep.recording.program import Program, laid_out
 from everstep.recording.recording import Recording
 from everstep.recover import choose
 from everstep.recover.ledger import Ledger
@@ -33,6 +34,7 @@ from everstep.store import cohort as cohorts
 from everstep.store.cohort import Peers
 from everstep.store.disk import LocalDisk, created
 from everstep.store.manifest import Identity, load_identity, start_identity
+from everstep.types import Local
 from everstep.url import local_path
 
 CLOSE_SECONDS = 60.0
@@ -46,16 +48,23 @@ def open(  # noqa: A001 everstep.open, as in DESIGN
     model: Model,
     optimizer: Optimizers,
     state: Mapping[str, Stateful] | None = None,
+    spec: Spec | Mapping[str, Local] | None = None,
     settings: Settings | None = None,
 ) -> "Run":
-    """Open a run for training, or begin one. Nothing is read into the model before `resume()`."""
+    """Open a run for training, or begin one. Nothing is read into the model before `resume()`.
+
+    `spec` says which parts of which tensors are here, where plain tensors are parts: a Spec for all ranks, or what this
+    one holds, by name. DTensors say it themselves.
+    """
     _end_gently()
+    ranks = company()
     roster = call_the_roll(model, optimizer)
+    if spec is not None:
+        roster.layout = laid_out(spec, roster, ranks.rank, ranks.world)
     context = Context(roster, state or {})
     context.changed()  # what cannot be recorded is refused here, before anything exists
     path = local_path(url)
     chosen = settings or Settings()
-    ranks = company()
     run = _founded(path) if ranks.world == 1 else meet(ranks, "run", lambda said: _one(path, said), path)
     disk = created(path)
     try:
@@ -94,11 +103,12 @@ class Run:
         self._usable()
         if self._recording is not None:
             raise Misuse("resume() was called twice. A run resumes once, before its first step.")
-        together = self._ranks.world > 1 or bool(cohorts.load_all(self._disk))
+        layout = self._program.roster.layout
+        together = self._ranks.world > 1 or bool(layout) or bool(cohorts.load_all(self._disk))
         joint = self._join(step) if together else None
         memory = self._from_memory(step) if joint is None else joint.reached if joint.memory else None
         epoch, replayed, reached = (None, None, memory) if memory is not None else self._from_disk(step, joint)
-        self._program.roster = call_the_roll(self._program.model, self._program.optimizer)
+        self._program.roster = call_the_roll(self._program.model, self._program.optimizer, layout)
         recording = Recording(self._link, self._program, self._settings, self._mover())
         if replayed is not None and self._ledger is not None:
             log_bytes = sum(record.frame.nbytes for record in replayed.records)

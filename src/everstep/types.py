@@ -64,6 +64,51 @@ class Tensor(msgspec.Struct, frozen=True, array_like=True):
         return None
 
 
+class Piece(msgspec.Struct, frozen=True, array_like=True):
+    """A box of a logical tensor in a buffer: its first element lies at `base`, and `strides` has a step for every axis
+    of the logical tensor; all in elements."""
+
+    box: Box
+    base: int
+    strides: tuple[int, ...]
+
+
+class Local(msgspec.Struct, frozen=True, array_like=True):
+    """What a rank holds under one of its names: pieces of a logical tensor in a buffer, which a bucket shares."""
+
+    logical: str
+    logical_shape: tuple[int, ...]
+    shape: tuple[int, ...]
+    """Of the local tensor; of a flat one, the length of the rank's share with its padding."""
+    pieces: tuple[Piece, ...]
+    versions: tuple[tuple[str, int], ...] = ()
+    """Where other ranks hold other values of the same elements: which mesh axis, and which of its ranks."""
+
+    def fault(self) -> str | None:
+        """Why this cannot be right, or None: every piece must lie in both tensors."""
+        size, rank = math.prod(self.shape), len(self.logical_shape)
+        for piece in self.pieces:
+            box, steps = piece.box, piece.strides
+            if not len(box.low) == len(box.high) == len(steps) == rank <= 64:
+                return f"a piece of {self.logical!r} has another rank than its shape"
+            if any(not 0 <= lo <= h <= n for lo, h, n in zip(box.low, box.high, self.logical_shape, strict=True)):
+                return f"a piece {box} of {self.logical!r} leaves the shape {self.logical_shape}"
+            last = piece.base + sum((n - 1) * step for n, step in zip(box.shape, steps, strict=True))
+            if not math.prod(box.shape):
+                continue
+            if piece.base < 0 or min(steps, default=0) < 0 or last >= size:
+                return f"a piece of {self.logical!r} leaves the {size} elements that hold it"
+        return None
+
+
+def boxed(name: str, shape: tuple[int, ...], box: Box) -> Local:
+    """What a rank holds that has one box of a tensor, in one piece."""
+    extents = box.shape
+    steps = tuple(math.prod(extents[axis + 1 :]) for axis in range(len(extents)))
+    pieces = (Piece(box, 0, steps),) if math.prod(extents) else ()
+    return Local(name, shape, extents, pieces)
+
+
 def padded(count: int) -> int:
     """`count` rounded up to the alignment."""
     return -(-count // ALIGN) * ALIGN

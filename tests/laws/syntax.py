@@ -9,7 +9,7 @@ LEVELS: tuple[frozenset[str], ...] = tuple(
     frozenset(level.split())
     for level in (
         "errors types settings native frugal __init__", "codec store ring capture compress tune url company",
-        "log layout", "shadow foreign", "keeper recover", "recording", "api", "integrations report cli __main__",
+        "log layout", "shadow foreign", "keeper recover dcp", "recording", "api", "integrations report cli __main__",
     )
 )  # fmt: skip
 WITHIN: dict[str, frozenset[str]] = {

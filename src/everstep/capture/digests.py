@@ -1,5 +1,6 @@
 """Digests of live tensors: native where the bytes lie in host memory, torch operations elsewhere."""
 
+import itertools
 from collections.abc import Sequence
 
 import torch
@@ -8,7 +9,7 @@ from everstep import native
 from everstep.capture.shards import local
 from everstep.capture.tensors import on_host, plain
 from everstep.native import reference
-from everstep.types import Pair
+from everstep.types import Box, Pair
 
 
 class Watch:
@@ -58,3 +59,35 @@ def digest(tensors: Sequence[torch.Tensor], *, threads: int | None = None) -> li
     )
     pairs: dict[int, Pair] = dict(zip(near, found, strict=True))
     return [pairs[at] if at in pairs else reference.digest(tensor) for at, tensor in enumerate(held)]
+
+
+def digest_part(part: torch.Tensor, box: Box, shape: Sequence[int]) -> Pair:
+    """What a box adds to the digest of the whole tensor of this shape; `part` has the shape of the box.
+
+    Parts that make up a tensor add up to its digest, however it is cut: so what was cut anew can be proved.
+    """
+    steps = [1]
+    for extent in reversed(shape[1:]):
+        steps.insert(0, steps[0] * extent)
+    inner = len(shape)  # from this axis on, the elements of the box follow each other in the whole
+    while inner and all(box.shape[axis] == shape[axis] for axis in range(inner, len(shape))):
+        inner -= 1
+    run = 1
+    for axis in range(inner, len(shape)):
+        run *= box.shape[axis]
+    first = sum(low * step for low, step in zip(box.low, steps, strict=False))
+    outer = [range(0, box.shape[axis] * steps[axis], steps[axis]) for axis in range(inner)]
+    starts = [first + sum(offsets) for offsets in itertools.product(*outer)]
+    held = part.detach().contiguous()
+    if not plain(held):
+        pairs = [reference.digest(piece, at) for piece, at in zip(held.reshape(len(starts), -1), starts, strict=True)]
+    else:
+        width, count = held.element_size(), len(starts)
+        pointers = list(range(held.data_ptr(), held.data_ptr() + count * run * width, max(1, run * width)))[:count]
+        pairs = native.digest(pointers, [run] * count, [width] * count, starts, torch.get_num_threads())
+    return total(pairs)
+
+
+def total(pairs: Sequence[Pair]) -> Pair:
+    """The digest of what these are the parts of."""
+    return sum(low for low, _ in pairs) % (1 << 64), sum(high for _, high in pairs) % (1 << 64)

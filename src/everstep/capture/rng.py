@@ -1,5 +1,6 @@
 """The states of every random generator training may use."""
 
+import hashlib
 import random
 import struct
 import sys
@@ -55,6 +56,15 @@ def put(states: States) -> list[str]:
         else:
             missing.append(name)
     return missing
+
+
+def derive(run: str, step: int, rank: int) -> None:
+    """Seed every generator for a rank that nobody was before: its own numbers, and the same whenever this is done."""
+    seed = hashlib.sha256(f"{run}/{step}/{rank}".encode()).digest()
+    random.seed(seed)
+    torch.manual_seed(int.from_bytes(seed[:8], "little") >> 1)
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed(int.from_bytes(seed[8:12], "little"))
 
 
 def same(name: str, one: Any, two: Any) -> bool:

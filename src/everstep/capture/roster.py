@@ -1,13 +1,14 @@
 """The names of everything a run records: parameters, buffers, optimizers. Names, never positions."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 
 from everstep.errors import Misuse, Unsupported
+from everstep.types import Local
 
 Model = nn.Module | Mapping[str, nn.Module]
 Optimizers = torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | Mapping[str, torch.optim.Optimizer]
@@ -21,6 +22,12 @@ class Roster:
     aliases: dict[str, str]
     modules: dict[str, nn.Module]
     optimizers: dict[str, torch.optim.Optimizer]
+    layout: Mapping[str, Local] = field(default_factory=dict)
+    """Of parameters that a spec describes: which parts of which logical tensors they are."""
+
+    def logical(self, name: str) -> str:
+        """The tensor of which a parameter is a part; itself, unless a spec says otherwise."""
+        return self.layout[name].logical if name in self.layout else name
 
     def name_of(self) -> dict[int, str]:
         return {id(parameter): name for name, parameter in self.parameters.items()}
@@ -70,7 +77,7 @@ class Roster:
         )
 
 
-def call_the_roll(model: Model, optimizer: Optimizers) -> Roster:
+def call_the_roll(model: Model, optimizer: Optimizers, layout: Mapping[str, Local] | None = None) -> Roster:
     """Name everything; an error names what has no name."""
     modules = dict(_modules(model))
     parameters: dict[str, torch.Tensor] = {}
@@ -88,7 +95,7 @@ def call_the_roll(model: Model, optimizer: Optimizers) -> Roster:
             else:
                 first[id(parameter)] = full
                 parameters[full] = parameter
-    roster = Roster(parameters, aliases, modules, dict(_optimizers(optimizer)))
+    roster = Roster(parameters, aliases, modules, dict(_optimizers(optimizer)), layout or {})
     roster.groups()
     return roster
 

@@ -3,12 +3,13 @@
 Everything that reads or writes bytes works on the local part; its description says which box of the whole it is.
 """
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeGuard
 
 import torch
 
 from everstep.errors import Unsupported
-from everstep.types import Box, whole
+from everstep.types import Box, Local, boxed, whole
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
@@ -30,13 +31,37 @@ def box_of(name: str, tensor: torch.Tensor) -> Box:
         return whole(tensor.shape)
     if any(placement.is_partial() for placement in tensor.placements):
         raise Unsupported(f"{name}: a DTensor with partial sums ({tensor.placements}) is not a value yet. Reduce it.")
-    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+    low, high = [0] * tensor.dim(), list(tensor.shape)
+    for dim, at, count in _cuts(tensor):
+        share = -(-(high[dim] - low[dim]) // count)  # as torch.chunk does: the last ones may get less, or nothing
+        low[dim] = min(low[dim] + at * share, high[dim])
+        high[dim] = min(low[dim] + share, high[dim])
+    box, held = Box(tuple(low), tuple(high)), tuple(local(tensor).shape)
+    if box.shape != held:
+        raise Unsupported(f"{name}: its local part has shape {held} where its placements say {box.shape}.")
+    return box
 
-    shape, low = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
-    held = tuple(local(tensor).shape)
-    if tuple(shape) != held:
-        raise Unsupported(f"{name}: its local part has shape {held} where its placements say {tuple(shape)}.")
-    return Box(tuple(low), tuple(start + extent for start, extent in zip(low, shape, strict=True)))
+
+def _cuts(tensor: "DTensor") -> list[tuple[int, int, int]]:
+    """Which dimension is cut, and which of how many parts is here, one cut after the other.
+
+    FSDP over tensor parallelism cuts a dimension that is cut already; the placement that says so stands first.
+    """
+    coordinate = tensor.device_mesh.get_coordinate()
+    if coordinate is None:
+        raise Unsupported(f"this rank is not on the mesh of a DTensor: {tensor.device_mesh}.")
+    found: list[tuple[int, int, int]] = []
+    after: list[tuple[int, int, int]] = []
+    for axis, placement in enumerate(tensor.placements):
+        if not placement.is_replicate():
+            cut = (placement.dim, coordinate[axis], tensor.device_mesh.size(axis))  # type: ignore[attr-defined]
+            (after if hasattr(placement, "split_factor") else found).append(cut)
+    return [*found, *reversed(after)]
+
+
+def held_of(name: str, tensor: torch.Tensor, layout: Mapping[str, Local]) -> Local:
+    """What the local part is of which logical tensor: by the spec, by the DTensor's placements, or all of it."""
+    return layout.get(name) or boxed(name, tuple(tensor.shape), box_of(name, tensor))
 
 
 def like(parameter: torch.Tensor, part: torch.Tensor) -> torch.Tensor:

@@ -96,7 +96,7 @@ class Camera:
         small += [blob for _, blobs in hyper.values() for blob in blobs]
         content = base.Content(
             optimizers, dict(roster.aliases), roster.derived(), {name: item.tree for name, item in items.items()}, "",
-            "", versions(), fixed.far,
+            "", versions(), fixed.far, dict(roster.layout),
         )  # fmt: skip
         return Picture(fixed, content, small, [pair for item in items.values() for pair in item.far])
 

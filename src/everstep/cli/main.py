@@ -16,6 +16,7 @@ from everstep.errors import EverstepError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+FORMATS = ("torch", "safetensors", "hf", "dcp", "deepspeed-universal")
 EXIT_DAMAGE, EXIT_ERROR, EXIT_BUG, EXIT_INTERRUPTED = 1, 2, 3, 130
 
 
@@ -117,6 +118,52 @@ def restore(url: str, *, step: int | None, target: str, form: str, force: bool) 
     from everstep.cli import restore as verb
 
     verb.restore(url, step, target, form, force=force)
+
+
+@cli.command("import")
+@click.argument("source", type=click.Path(path_type=str))
+@_url
+@click.option("--step", type=int, help="The number of steps done, where the source does not say or is wrong.")
+@click.option("--optimizer", metavar="NAME", help="AdamW, SGD, ..: whose state it is; none leaves it behind.")
+@click.option("renames", "--rename", multiple=True, metavar="PATTERN=TEMPLATE", help=r"Such as 'module\.(.*)=\1'.")
+@click.option(
+    "stacks", "--unstack", multiple=True, metavar="PATTERN=TEMPLATE",
+    help="One tensor for each index of the first axis, which is # in the new name (Megatron's layers).",
+)  # fmt: skip
+@click.option("--buffers", multiple=True, metavar="PATTERN", help="Names that are buffers and not parameters.")
+@click.option("ties", "--tie", multiple=True, metavar="NAME=FIRST", help="NAME is another name of parameter FIRST.")
+@click.option(
+    "--order",
+    type=click.Path(path_type=str),
+    help="A file of the optimizer's parameters: names, a blank line between groups.",
+)
+@click.option("--state", multiple=True, metavar="KEY=VALUE", help="A value of the source becomes state=KEY.")
+@_json
+def import_(source: str, url: str, *, as_json: bool, **said: Any) -> None:
+    """Make a run of a checkpoint of torch.save, DCP, Megatron, DeepSpeed or safetensors, with one base at its step.
+
+    Patterns match whole names and may be given several times. Nothing in SOURCE is executed.
+    """
+    from everstep.cli import port as verb
+
+    verb.bring(source, url, as_json=as_json, **said)
+
+
+@cli.command()
+@_url
+@click.argument("target", metavar="DEST", type=click.Path(path_type=str))
+@click.option("form", "--format", type=click.Choice(FORMATS), required=True, help="What DEST is to be.")
+@click.option("--step", type=int, help="The step to export; the newest by default.")
+@click.option("--shard-bytes", type=int, default=5_000_000_000, show_default=True, help="Of hf: the size of a file.")
+@click.option("--verify/--no-verify", default=True, show_default=True, help="Read it back and compare every tensor.")
+@_json
+def export(
+    url: str, target: str, *, form: str, step: int | None, shard_bytes: int, verify: bool, as_json: bool
+) -> None:
+    """Write what a step holds for torch, safetensors, Hugging Face, DCP or DeepSpeed to load."""
+    from everstep.cli import export as verb
+
+    verb.export(url, target, form, step, shard_bytes=shard_bytes, verify=verify, as_json=as_json)
 
 
 @cli.command()

@@ -93,7 +93,10 @@ class DataFiles:
 def _nested(folder: str, index: Index, tensors: dict[str, Stored], values: dict[str, Tree]) -> Arranged:
     """The state dict that was saved, from the paths that the writer kept."""
     where = os.path.join(folder, metadata.NAME)
-    entries = {index.paths.get(name, (name,)): value for name, value in (tensors | values).items()}
+    held = tensors | values
+    # The writer kept the paths in the order of the state dict; the entries come rank by rank.
+    order = [*(name for name in index.paths if name in held), *(name for name in held if name not in index.paths)]
+    entries = {index.paths.get(name, (name,)): held[name] for name in order}
     if len(entries) != len(tensors) + len(values):
         raise Damaged(f"{where}: two entries have one path. Copy it again.")
     return names.arranged(names.grown(entries, where), folder)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from everstep.errors import Damaged, Unsupported
 from everstep.foreign import names, plain, saved, trees, zero
-from everstep.foreign.files import File, beside, listed
+from everstep.foreign.files import File, beside, listed, same
 from everstep.foreign.found import Checkpoint, Plain, Stored
 from everstep.foreign.groups import hyper, tensors
 from everstep.foreign.names import Arranged
@@ -76,11 +76,11 @@ def read(path: str) -> Checkpoint:
     return found.checkpoint(f"deepspeed zero-{stage}")
 
 
-def tagged(path: str) -> str:
+def tagged(path: str, latest: str = "latest") -> str:
     """The folder that holds the files."""
-    if "latest" not in listed(path):
+    if latest not in listed(path):
         return path
-    with File(os.path.join(path, "latest")) as file:
+    with File(os.path.join(path, latest)) as file:
         tag = file.read(0, min(file.size, TAG_BYTES_MAX)).decode(errors="replace").strip()
     return beside(path, tag, file.path)
 
@@ -144,6 +144,7 @@ def add_rest(found: Arranged, model: Model) -> None:
     frozen = trees.shapes(top.get("frozen_param_shapes"), where)
     _add_aliases(found, top, module, trained)
     buffers = {str(name) for name in trees.row(top.get("buffer_names") or [], where)}
+    found.buffers |= {f"model/{name}" for name in buffers}
     for key, value in module.items():
         name = str(key)
         if name in trained or f"model/{name}" in found.aliases or (model.cut and name not in buffers):
@@ -203,12 +204,15 @@ def _files(folder: str, pattern: re.Pattern[str]) -> dict[int, str]:
                     f"{os.path.join(folder, name)}: of a model that is also cut by tensor or pipeline parallelism; how "
                     f"is not in the files. Convert it with DeepSpeed's ds_to_universal."
                 )
-            if (rank := int(match[1] or 0)) in found:
+            rank, path = int(match[1] or 0), os.path.join(folder, name)
+            if rank in found and pattern is MODEL and same(found[rank], path):
+                continue  # one model file under the names that two stages have for it
+            if rank in found:
                 raise Damaged(
                     f"{os.path.join(folder, name)}: a second file of rank {rank} beside "
                     f"{os.path.basename(found[rank])}: one is left from another save; remove the older one."
                 )
-            found[rank] = os.path.join(folder, name)
+            found[rank] = path
     return found
 
 

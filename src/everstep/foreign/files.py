@@ -45,6 +45,12 @@ class File:
             raise Damaged(f"{self.path}: became shorter than {offset + length} bytes while it was read.")
         return content
 
+    def read_into(self, offset: int, target: memoryview) -> None:
+        """The same into memory of the caller's, a block at a time."""
+        for at in range(0, len(target), BLOCK_BYTES):
+            part = target[at : at + BLOCK_BYTES]
+            part[:] = self.read(offset + at, len(part))
+
     def inside(self, offset: int, length: int) -> None:
         if offset < 0 or length < 0 or offset + length > self.size:
             raise Damaged(
@@ -85,3 +91,13 @@ def listed(folder: str) -> list[str]:
         return []
     except OSError as failed:
         raise StoreFailed(f"{folder}: cannot be read ({failed.strerror}). Check its permissions.") from failed
+
+
+def same(one: str, two: str) -> bool:
+    """Whether two files hold the same bytes."""
+    with File(one) as left, File(two) as right:
+        return left.size == right.size and all(
+            left.read(at, count) == right.read(at, count)
+            for at in range(0, left.size, BLOCK_BYTES)
+            if (count := min(BLOCK_BYTES, left.size - at))
+        )

@@ -9,7 +9,7 @@ order, in one piece. Nothing is read but descriptions until somebody reads a pla
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -57,6 +57,7 @@ class Checkpoint:
 
     `aliases` gives the other names of tensors that are held once; `notes` says what the format does not hold or what
     was decided in reading it; `unknown` lists objects of classes we do not know, which were neither executed nor kept.
+    `buffers` lists the names that are no parameters, where the format tells the two apart.
     """
 
     kind: str
@@ -66,6 +67,7 @@ class Checkpoint:
     aliases: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
+    buffers: frozenset[str] = frozenset()
 
 
 def named(name: str, stored: Stored) -> list[Found]:
@@ -90,8 +92,11 @@ def check(checkpoint: Checkpoint) -> None:
             raise Damaged(f"{checkpoint.path}: {alias!r} is another name of {name!r}, which is missing.")
 
 
-def verify(checkpoint: Checkpoint) -> int:
-    """Read everything that has a checksum and compare. How many bytes were proved; Damaged names what was not."""
+def verify(checkpoint: Checkpoint, done: Callable[[int], None] = lambda _n: None) -> int:
+    """Read everything that has a checksum and compare. How many bytes were proved; Damaged names what was not.
+
+    `done` hears of every stretch that was read.
+    """
     wanted: dict[tuple[str, int, int, int], str] = {}
     for found in checkpoint.tensors:
         if found.place.crc32 is not None:
@@ -101,6 +106,7 @@ def verify(checkpoint: Checkpoint) -> int:
         with File(path) as file:
             for key in ranges:
                 _, start, nbytes, crc = key
+                done(nbytes)
                 if file.crc32(start, nbytes) == crc:
                     proved += nbytes
                 else:

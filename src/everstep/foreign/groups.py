@@ -49,10 +49,10 @@ def optimizer(node: Node) -> Optimizer:
             flat.setdefault(parameter, {})[kind] = keyed(value)
         elif key != GROUPS:
             found.rest[key] = value
-    found.groups = [_by_name(group, names) for group in groups] + _regrouped(flat)
+    found.groups = [_by_name(group, names) for group in groups] or _regrouped(flat)  # some writers keep both forms
     for at, group in enumerate(groups):
         found.rest |= tensors(group, at)
-    if flat:
+    if flat and not groups:
         found.notes.append("parameter groups are not stored as such: parameters of equal hyper-parameters form one.")
     if any(isinstance(key, int) and key not in names for key in _states(node)):
         found.notes.append(

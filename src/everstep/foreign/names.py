@@ -29,13 +29,17 @@ class Arranged:
     aliases: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
+    buffers: set[str] = field(default_factory=set)
 
     def checkpoint(self, kind: str) -> Checkpoint:
         """As the result of reading."""
         found = tuple(part for name, stored in self.tensors.items() for part in named(name, stored))
         if any(part.place.crc32 is None and part.place.nbytes for part in found):
             self.notes.append("written with torch's checksums switched off: verify proves nothing of some tensors.")
-        return Checkpoint(kind, self.where, found, self.objects, self.aliases, tuple(self.notes), tuple(self.unknown))
+        return Checkpoint(
+            kind, self.where, found, self.objects, self.aliases, tuple(self.notes), tuple(self.unknown),
+            frozenset(self.buffers),
+        )  # fmt: skip
 
     def add(self, name: str, value: Tree) -> None:
         """One leaf under its name."""

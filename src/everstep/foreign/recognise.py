@@ -8,12 +8,13 @@ from everstep.foreign import dcp, deepspeed, hf, torch_file, universal
 from everstep.foreign.files import File, beside, listed
 from everstep.foreign.found import Checkpoint
 
+UNIVERSAL_LATEST = "latest_universal"
 MEGATRON_LATEST = "latest_checkpointed_iteration.txt"
 PER_RANK = re.compile(r"__\d+\.metadata")
 TORCH = (".pt", ".pth", ".bin", ".ckpt")
 LOOKED_FOR = (
     "a file of torch.save (zip) or safetensors; a folder with '.metadata' (torch.distributed.checkpoint, Megatron "
-    "torch_dist), 'latest' or '*_model_states.pt' (DeepSpeed), 'zero/' (DeepSpeed universal), "
+    "torch_dist), 'latest' or '*_model_states.pt' (DeepSpeed), 'zero/' or 'latest_universal' (DeepSpeed universal), "
     "'model.safetensors[.index.json]', or one file of torch.save"
 )
 
@@ -44,6 +45,8 @@ def _folder(path: str) -> Checkpoint:
         )
     if "zero" in present:
         return universal.read(path)
+    if UNIVERSAL_LATEST in present and "latest" not in present:
+        return universal.read(deepspeed.tagged(path, UNIVERSAL_LATEST))
     if "latest" in present or any(deepspeed.MODEL.fullmatch(name) for name in present):
         return deepspeed.read(path)
     if any(name.endswith(hf.SUFFIX) for name in present) or hf.INDEX in present:

@@ -1,58 +1,66 @@
-"""A data loader that knows its place: after a kill no sample is skipped or repeated, with any number of workers.
+"""A data loader that knows its place: no sample is skipped or repeated after a kill, by any number of workers or ranks.
 
-Workers fetch ahead, so the place is counted where batches are handed out, not where they are fetched; after a resume
-the order is drawn again from its seed and the batches already handed out are passed over without loading them.
+The place is one for all ranks: which pass, and how many samples of its order all of them together have had. So another
+number of ranks, or another batch size, goes on from there. Workers fetch ahead, so samples are counted where batches
+are handed out, not where they are fetched; after a resume the order is drawn again from its seed.
 """
 
 from collections.abc import Iterator, Sized
 from typing import Any, cast
 
 import torch
-from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, Sampler
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
+from everstep.company import company
 from everstep.errors import Misuse
 
 
-class Order(Sampler[int]):
-    """The samples of one pass, in an order that depends on seed and pass alone."""
+class Order:
+    """The samples of a pass, in an order that depends on seed and pass alone."""
 
     def __init__(self, length: int, *, shuffle: bool, seed: int) -> None:
-        self._length = length
-        self._shuffle = shuffle
-        self._seed = seed
-        self.epoch = 0
+        self.length, self.shuffle, self.seed = length, shuffle, seed
+
+    def of(self, epoch: int) -> list[int]:
+        if not self.shuffle:
+            return list(range(self.length))
+        source = torch.Generator().manual_seed((self.seed * 0x9E3779B97F4A7C15 + epoch) % (1 << 63))
+        return cast("list[int]", torch.randperm(self.length, generator=source).tolist())
+
+
+class Share(Sampler[list[int]]):
+    """One rank's part of every batch, from a place in a pass on. A batch is what all ranks consume in one step."""
+
+    def __init__(self, order: Order, batch_size: int, rank: int, world: int, *, drop_last: bool) -> None:
+        self._order, self._size = order, batch_size * world
+        self._rank, self._world = rank, world
+        self._least = self._size if drop_last else world
+        self.epoch = self.start = 0
 
     def __len__(self) -> int:
-        return self._length
-
-    def __iter__(self) -> Iterator[int]:
-        if not self._shuffle:
-            return iter(range(self._length))
-        source = torch.Generator().manual_seed((self._seed * 0x9E3779B97F4A7C15 + self.epoch) % (1 << 63))
-        return iter(torch.randperm(self._length, generator=source).tolist())
-
-
-class _Rest(Sampler[list[int]]):
-    """The batches of a pass that were not handed out yet."""
-
-    def __init__(self, batches: BatchSampler) -> None:
-        self._batches = batches
-        self.skip = 0
-
-    def __len__(self) -> int:
-        return len(self._batches) - self.skip
+        return len(self.spans(self.start))
 
     def __iter__(self) -> Iterator[list[int]]:
-        for at, batch in enumerate(self._batches):
-            if at >= self.skip:
-                yield batch
+        samples = self._order.of(self.epoch)
+        for low, high in self.spans(self.start):
+            first, end = (low + (high - low) * at // self._world for at in (self._rank, self._rank + 1))
+            yield samples[first:end]
+
+    def spans(self, start: int) -> list[tuple[int, int]]:
+        """The batches from there to the end of the pass; a last one in which some rank would get nothing is none."""
+        length = self._order.length
+        found = [(low, min(low + self._size, length)) for low in range(start, length, self._size)]
+        return [(low, high) for low, high in found if high - low >= self._least]
 
 
 class Loader:
     """A torch DataLoader over a map-style dataset that can go on where it stopped. Put it into `state=`.
 
     Takes DataLoader's arguments. One `for` is one pass over the data, or what is left of it; `endless()` goes on from
-    pass to pass. Random numbers drawn inside workers restart with the pass: seed them from the sample's index.
+    pass to pass. Where several ranks train, `rank` and `world` say which part of each batch is read here: the place
+    among the ranks that read different data (its data-parallel rank), and their number; `batch_size` is one rank's.
+    Fewer samples than ranks at the end of a pass are left out. Random numbers drawn inside workers restart with the
+    pass: seed them from the sample's index.
     """
 
     def __init__(
@@ -63,6 +71,8 @@ class Loader:
         shuffle: bool = False,
         seed: int = 0,
         drop_last: bool = False,
+        rank: int | None = None,
+        world: int | None = None,
         **options: Any,
     ) -> None:
         if isinstance(dataset, IterableDataset) or not isinstance(dataset, Sized):
@@ -72,31 +82,33 @@ class Loader:
             )
         if clash := {"sampler", "batch_sampler", "generator"} & options.keys():
             raise Misuse(f"everstep.Loader decides the order itself: leave out {sorted(clash)}.")
+        if batch_size < 1:
+            raise Misuse(f"everstep.Loader: a batch has at least 1 sample, not {batch_size!r}.")
         self._order = Order(len(dataset), shuffle=shuffle, seed=seed)
-        self._rest = _Rest(BatchSampler(self._order, batch_size, drop_last))
+        self._share = Share(self._order, batch_size, *_place(rank, world), drop_last=drop_last)
         self._loader: DataLoader[Any] = DataLoader(
-            cast("Dataset[Any]", dataset), batch_sampler=self._rest, generator=torch.Generator(), **options
+            cast("Dataset[Any]", dataset), batch_sampler=self._share, generator=torch.Generator(), **options
         )
-        self._setup = [len(dataset), batch_size, shuffle, seed, drop_last]
+        self._setup = [len(dataset), shuffle, seed]
         self._epoch = 0
-        self._taken = 0
+        self._samples = 0
 
     def __len__(self) -> int:
         """Batches in a whole pass."""
-        return len(self._rest) + self._rest.skip
+        return len(self._share.spans(0))
 
     def __iter__(self) -> Iterator[Any]:
         """The rest of this pass; a whole one when the last is used up."""
-        self._order.epoch, self._rest.skip = self._epoch, self._taken
+        self._share.epoch, self._share.start = self._epoch, self._samples
         generator = self._loader.generator
         assert generator is not None
         generator.manual_seed(
-            self._setup[3] * 1_000_003 + self._epoch
+            self._order.seed * 1_000_003 + self._epoch
         )  # the workers' seed: the global generator stays untouched
-        for batch in self._loader:
-            self._taken += 1
+        for (_, end), batch in zip(self._share.spans(self._samples), self._loader, strict=True):
+            self._samples = end
             yield batch
-        self._epoch, self._taken = self._epoch + 1, 0
+        self._epoch, self._samples = self._epoch + 1, 0
 
     def endless(self) -> Iterator[Any]:
         """Batches for ever, pass after pass."""
@@ -106,14 +118,27 @@ class Loader:
             yield from self
 
     def state_dict(self) -> dict[str, Any]:
-        """Where we are: which pass, and how many of its batches were handed out."""
-        return {"epoch": self._epoch, "taken": self._taken, "setup": list(self._setup)}
+        """Where all ranks are: which pass, and how many of its samples were handed out."""
+        return {"epoch": self._epoch, "samples": self._samples, "setup": list(self._setup)}
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
         if state["setup"] != self._setup:
             raise Misuse(
-                f"the data was read with (samples, batch size, shuffle, seed, drop_last) = {state['setup']}, this "
-                f"loader has {self._setup}. "
+                f"the data was read with (samples, shuffle, seed) = {state['setup']}, this loader has {self._setup}. "
                 "With another order no place in it means anything."
             )
-        self._epoch, self._taken = int(state["epoch"]), int(state["taken"])
+        self._epoch, self._samples = int(state["epoch"]), int(state["samples"])
+
+
+def _place(rank: int | None, world: int | None) -> tuple[int, int]:
+    """Which part of each batch is read here. Several ranks that do not say would all read the same."""
+    if rank is None and world is None:
+        if (ranks := company().world) > 1:
+            raise Misuse(
+                f"everstep.Loader: {ranks} ranks train together, and each must say which part of a batch it reads: "
+                "Loader(..., rank=r, world=n) with its data-parallel rank, or rank=0, world=1 if all read the same."
+            )
+        return 0, 1
+    if rank is None or world is None or not 0 <= rank < world:
+        raise Misuse(f"everstep.Loader: rank {rank!r} of {world!r} cannot be.")
+    return rank, world

@@ -63,6 +63,14 @@ def overlapping(held: Sequence[Box]) -> tuple[int, int] | None:
     return None
 
 
+def in_one_piece(box: Box, within: Box) -> bool:
+    """Whether a box lies inside another, and in one piece there in row-major order."""
+    if intersect(box, within) != box:
+        return False
+    first = next((axis for axis, extent in enumerate(box.shape) if extent > 1), len(box.low))
+    return box.shape[first + 1 :] == within.shape[first + 1 :]
+
+
 def slices(part: Box, within: Box | None = None) -> tuple[slice, ...]:
     """Where a box lies in a tensor that holds the box `within`, or all of the logical tensor."""
     origin = (0,) * len(part.low) if within is None else within.low

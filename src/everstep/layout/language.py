@@ -3,13 +3,14 @@
 `dim` counts the axes of the tensor as it is when the word is reached: after `Stack`, without the stacked one.
 """
 
+import functools
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from everstep.errors import Misdescribed
 from everstep.layout import view as views
 from everstep.layout.mesh import Seat
-from everstep.layout.splits import Even, Split
+from everstep.layout.splits import Even, Range, Split
 from everstep.layout.view import View
 
 
@@ -32,7 +33,7 @@ class Shard:
 
     def apply(self, view: View, seat: Seat) -> View:
         at, count = seat.on(self.axis)
-        start, length = self.split.cut(_extent(view, self.dim), count)[at]
+        start, length = _cut(self.split, _extent(view, self.dim), count)[at]
         return view.narrow(self.dim, start, length)
 
 
@@ -43,7 +44,7 @@ class Replicate:
     axis: str
 
     def apply(self, view: View, seat: Seat) -> View:
-        seat.on(self.axis)
+        seat.mesh.extent(self.axis)  # not where on the axis: all hold the same
         return view
 
 
@@ -141,7 +142,7 @@ class Pad:
     axis: str = ""
 
     def apply(self, view: View, seat: Seat) -> View:
-        grain = self.multiple_of * (seat.on(self.axis)[1] if self.axis else 1)
+        grain = self.multiple_of * (seat.mesh.extent(self.axis) if self.axis else 1)
         return view.pad(self.dim, -(-_extent(view, self.dim) // grain) * grain)
 
 
@@ -178,16 +179,17 @@ class Flat:
     """The last word: what is held so far, flattened and cut among the ranks of a mesh axis, as ZeRO and distributed
     optimizers do.
 
-    Each tensor by itself, or those of one `bucket` one after the other. Both are padded to a multiple of the ranks
-    times `align`; within a bucket each tensor begins at a multiple of `align`.
+    Each tensor by itself, or those of one `bucket` one after the other. In a bucket each tensor begins at a multiple
+    of `align`, and the end is padded to a multiple of the ranks times `align` and `pad`.
     """
 
     axis: str
     bucket: str = ""
     align: int = 1
+    pad: int = 1
 
     def apply(self, view: View, seat: Seat) -> View:
-        seat.on(self.axis)
+        seat.mesh.extent(self.axis)
         return view  # the cut needs all tensors of the bucket: see `spec`
 
 
@@ -198,6 +200,12 @@ def applied(layout: Layout, view: View, seat: Seat) -> View | None:
         if held is not None:
             held = word.apply(held, seat)
     return held
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _cut(split: Split, extent: int, count: int) -> list[Range]:
+    """All ranges of an axis, once for all ranks: each of thousands would make the whole list to use one of it."""
+    return split.cut(extent, count)
 
 
 def _extent(view: View, dim: int) -> int:

@@ -43,7 +43,7 @@ def shares(held: Sequence[Sequence[Box]]) -> list[list[Box]]:
 
 
 def read_from(
-    wanted: Mapping[str, Sequence[Box]], held: Sequence[Mapping[str, Box]], first: int
+    wanted: Mapping[str, Sequence[Box]], held: Sequence[Mapping[str, Sequence[Box]]], first: int
 ) -> tuple[list[int], dict[str, list[Box]]]:
     """Which writers a rank reads that wants these boxes, by tensor, and what of them nobody holds.
 
@@ -53,11 +53,11 @@ def read_from(
     used = []
     for at in [first, *(other for other in range(len(held)) if other != first)]:
         met = at == first
-        for name, rest in absent.items():
-            box = held[at].get(name)
-            if box is not None and any(boxes.intersect(part, box) for part in rest):
-                absent[name] = [piece for part in rest for piece in boxes.subtract(part, box)]
-                met = True
+        for name in absent:
+            for box in held[at].get(name, ()):
+                if any(boxes.intersect(part, box) for part in absent[name]):
+                    absent[name] = [piece for part in absent[name] for piece in boxes.subtract(part, box)]
+                    met = True
         if met:
             used.append(at)
     return used, {name: rest for name, rest in absent.items() if rest}

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from everstep.layout import boxes
 from everstep.layout.boxes import Shape
-from everstep.layout.view import Piece
-from everstep.types import Box
+from everstep.types import Box, Piece
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,7 @@ from everstep.errors import Misdescribed
 from everstep.layout import boxes
 from everstep.layout.boxes import Shape
 from everstep.layout.mesh import Mesh
-from everstep.layout.spec import Local
-from everstep.layout.view import Piece
-from everstep.types import Box
+from everstep.types import Box, Local, Piece
 
 ELEMENTS_MAX = 1 << 53
 """Beyond this, numbers are not exact in the type that is sent."""

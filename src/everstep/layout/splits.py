@@ -9,6 +9,10 @@ Range = tuple[int, int]
 
 
 class Split(Protocol):
+    """A value: what it cuts is remembered."""
+
+    def __hash__(self) -> int: ...
+
     def cut(self, extent: int, count: int) -> list[Range]:
         """A range for each of `count` ranks."""
 

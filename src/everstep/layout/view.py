@@ -10,17 +10,7 @@ from dataclasses import dataclass, replace
 
 from everstep.layout import boxes
 from everstep.layout.boxes import Shape
-from everstep.types import Box, whole
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A box of a logical tensor in a buffer: its first element lies at `base`, and `strides` has a step for every axis
-    of the logical tensor; all in elements."""
-
-    box: Box
-    base: int
-    strides: Shape
+from everstep.types import Box, Piece, whole
 
 
 @dataclass(frozen=True, slots=True)

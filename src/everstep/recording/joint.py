@@ -103,12 +103,13 @@ def _offered(left: Left, program: Program) -> tuple[int, int]:
     """The steps that memory can restore, if it holds exactly what the program has."""
     ring, areas, held = left
     try:
-        table, _, _ = state.parse(ring.pieces(held.state), areas[held.state.area].nbytes)
+        table, said, _ = state.parse(ring.pieces(held.state), areas[held.state.area].nbytes)
     except (Damaged, KeyError):
         return -1, -1
     there = {item.tensor.name: item.tensor.box for item in table if item.tensor.name.startswith("model/")}
     here = {f"model/{name}": box_of(name, parameter) for name, parameter in program.roster.parameters.items()}
-    return (held.state.step, held.step) if there == here else (-1, -1)
+    same = there == here and said.content.layout == program.roster.layout
+    return (held.state.step, held.step) if same else (-1, -1)
 
 
 def _decide(disk: Disk, url: str, step: int | None, said: list[str]) -> str:

@@ -1,11 +1,16 @@
 """What is trained, and its names as they are now."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 
 from everstep.capture.context import Context
 from everstep.capture.roster import Model, Optimizers, Roster, call_the_roll
+from everstep.capture.shards import is_sharded
+from everstep.errors import Misdescribed, Unsupported
+from everstep.layout.spec import Spec, agreed
+from everstep.types import Local
 
 PER_PARAMETER = frozenset({
     "SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam", "ASGD", "Rprop",
@@ -21,8 +26,11 @@ class Program:
     context: Context
 
     def call_the_roll(self) -> None:
-        """Name everything anew: parameters were added or replaced."""
-        self.roster = call_the_roll(self.model, self.optimizer)
+        """Name everything anew: parameters were added or replaced. What a spec describes must stay."""
+        layout = self.roster.layout
+        self.roster = call_the_roll(self.model, self.optimizer, layout)
+        if layout and layout.keys() != {name for name, held in self.roster.parameters.items() if not is_sharded(held)}:
+            raise Misdescribed("parameters were added or removed, and the run's spec does not describe them.")
         self.context = Context(self.roster, self.context.state)
 
     @property
@@ -37,3 +45,16 @@ class Program:
     def scaled(self) -> bool:
         """Whether a GradScaler in `state=` may hold its optimizer back: then a step without an update is right."""
         return any(isinstance(item, torch.amp.GradScaler) for item in self.context.state.values())
+
+
+def laid_out(spec: Spec | Mapping[str, Local], roster: Roster, rank: int, world: int) -> dict[str, Local]:
+    """Which parts of which logical tensors the program's plain tensors are; DTensors say that of themselves."""
+    plain = {name: held for name, held in roster.parameters.items() if not is_sharded(held)}
+    shapes = {name: tuple(held.shape) for name, held in plain.items()}
+    found = spec.held(shapes, rank, world) if isinstance(spec, Spec) else agreed(spec, shapes)
+    for name, local in found.items():
+        if local.versions:
+            raise Unsupported(f"{name}: ranks with values of their own (Partial) cannot be recorded. Average them.")
+        if not plain[name].is_contiguous():
+            raise Unsupported(f"{name}: a tensor that a spec describes must be contiguous. Make it so before open().")
+    return found

@@ -1,7 +1,8 @@
 """What a resume onto another layout would read, before any device is taken: by whom, from whom, how much.
 
-Reads indexes and the log's heads, never a tensor. It speaks of the loader as it is: a rank recovers the whole part of
-each writer that holds something it wants.
+Reads indexes and the log's heads, never a tensor. It speaks of the loader as it is in host memory: of a base a rank
+reads the tensors that have something it wants, each whole, because its digest is of all of it; where a log follows, the
+whole part of each such writer.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,9 +15,13 @@ from everstep.layout.owners import read_from
 from everstep.layout.spec import Spec
 from everstep.recover import choose
 from everstep.recover.cohort import inventories, stand
+from everstep.recover.parts import boxes_of, held_by
 from everstep.store import base
 from everstep.store.disk import Disk
-from everstep.types import DTYPE_BYTES, Box, Tensor
+from everstep.types import DTYPE_BYTES, Box, Local, Tensor
+
+Held = Mapping[str, Sequence[Box]]
+"""Boxes by the logical tensor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +34,7 @@ class Writer:
     records: int
     record_bytes: int
     held: dict[str, Tensor]
+    parameters: dict[str, Local]
 
     @property
     def nbytes(self) -> int:
@@ -73,7 +79,7 @@ def writers(disk: Disk, url: str, step: int | None = None) -> tuple[int, tuple[W
         parts.append(
             Writer(
                 rank, route.base.step, route.base.nbytes, len(route.records), records,
-                {stored.tensor.name: stored.tensor for stored in index.tensors},
+                {stored.tensor.name: stored.tensor for stored in index.tensors}, held_by(index),
             )
         )  # fmt: skip
     return found.step, tuple(parts)
@@ -81,46 +87,76 @@ def writers(disk: Disk, url: str, step: int | None = None) -> tuple[int, tuple[W
 
 def shapes(parts: Sequence[Writer]) -> dict[str, Shape]:
     """Of every parameter of the run, the shape of the whole."""
-    prefix = "model/"
-    return {
-        name.removeprefix(prefix): tensor.shape
-        for part in parts for name, tensor in part.held.items() if name.startswith(prefix)
-    }  # fmt: skip
+    return {held.logical: held.logical_shape for part in parts for held in part.parameters.values()}
 
 
 def explain(step: int, parts: Sequence[Writer], spec: Spec, names: Mapping[str, Shape]) -> Explained:
     """For each rank of the spec's mesh. `names`: the program's tensors, with the shapes of the logical ones."""
-    readings = tuple(_reading(rank, parts, spec, names) for rank in range(spec.mesh.size))
+    held, widths = [boxes_of(part.parameters) for part in parts], _widths(parts)
+    readings = tuple(
+        _reading(rank, parts, held, boxes_of(spec.locals(names, rank)), widths) for rank in range(spec.mesh.size)
+    )
     notes = []
     if spec.mesh.size > len(parts):
-        notes.append(f"ranks {len(parts)} to {spec.mesh.size - 1} are new: they keep random numbers of their own.")
+        notes.append(
+            f"ranks {len(parts)} to {spec.mesh.size - 1} are new: they get random numbers derived from run, step and "
+            "rank."
+        )
     if spec.mesh.size < len(parts):
         notes.append(f"random numbers and state= of writers {spec.mesh.size} to {len(parts) - 1} are not used.")
     return Explained(step, tuple(parts), readings, tuple(notes))
 
 
-def _reading(rank: int, parts: Sequence[Writer], spec: Spec, names: Mapping[str, Shape]) -> Reading:
-    wanted: dict[str, list[Box]] = {}
-    nbytes = 0
-    for local in spec.locals(names, rank).values():
-        own = [piece.box for piece in local.pieces]
-        wanted.setdefault(local.logical, []).extend(own)
-        nbytes += sum(map(boxes.volume, own)) * _width(parts, local.logical)
-    held = [{name.removeprefix("model/"): tensor.box for name, tensor in part.held.items()} for part in parts]
+def _reading(
+    rank: int, parts: Sequence[Writer], held: Sequence[Held], wanted: Held, widths: Mapping[str, int]
+) -> Reading:
+    nbytes = sum(widths.get(name, 0) * boxes.volume(box) for name, own in wanted.items() for box in own)
     used, absent = read_from(wanted, held, rank if rank < len(parts) else 0)
-    peak = max((parts[at].base_bytes for at in used), default=0)
-    return Reading(rank, nbytes, sum(parts[at].nbytes for at in used), tuple(used), nbytes + peak, tuple(absent))
+    rest, read, beside = {name: list(own) for name, own in wanted.items()}, 0, 0
+    for at in used:
+        part = parts[at]
+        needed = {
+            name for name, local in part.parameters.items()
+            for piece in local.pieces if any(boxes.intersect(box, piece.box) for box in rest.get(local.logical, ()))
+        }  # fmt: skip
+        whole = bool(part.records and needed)  # a log is replayed for all of a writer's tensors
+        taken = {name: tensor for name, tensor in part.held.items() if whole or _owner(name, part) in {None, *needed}}
+        read += part.base_bytes if whole else sum(tensor.nbytes for tensor in taken.values())
+        read += part.record_bytes
+        fits = {name for name in needed if _fits(part.parameters[name], wanted)}
+        apart = sum(tensor.nbytes for name, tensor in taken.items() if _owner(name, part) not in fits)
+        beside = max(beside, apart + (part.record_bytes // part.records if part.records else 0))
+        for local in part.parameters.values():
+            for piece in local.pieces:
+                left = rest.get(local.logical, [])
+                rest[local.logical] = [more for box in left for more in boxes.subtract(box, piece.box)]
+    return Reading(rank, nbytes, read, tuple(used), nbytes + beside, tuple(absent))
 
 
-def _width(parts: Sequence[Writer], name: str) -> int:
-    """Bytes per element of a parameter with all its optimizer state."""
+def _owner(name: str, part: Writer) -> str | None:
+    """The parameter that a tensor of a base belongs to; None for what every reader takes."""
+    kind, _, rest = name.partition("/")
+    parameter = rest if kind == "model" else rest.partition("/")[2].rpartition("/")[0] if kind == "optimizer" else ""
+    return parameter if parameter in part.parameters else None
+
+
+def _fits(theirs: Local, wanted: Mapping[str, Sequence[Box]]) -> bool:
+    """Whether a writer's tensor is read straight to its place: one box, that lies in one piece in a wanted one."""
+    if len(theirs.pieces) != 1:
+        return False
+    box = theirs.pieces[0].box
+    return any(boxes.in_one_piece(box, own) for own in wanted.get(theirs.logical, ()))
+
+
+def _widths(parts: Sequence[Writer]) -> dict[str, int]:
+    """Bytes per element of each parameter with all its optimizer state."""
+    found: dict[str, int] = {}
     for part in parts:
-        tensor = part.held.get(f"model/{name}")
-        if tensor is not None:
-            states = [
-                other for key, other in part.held.items()
-                if key.startswith("optimizer/") and key.split("/", 2)[2].rpartition("/")[0] == name
-                and other.shape == tensor.shape
-            ]  # fmt: skip
-            return DTYPE_BYTES[tensor.dtype] + sum(DTYPE_BYTES[state.dtype] for state in states)
-    return 0
+        mine: dict[str, int] = {}
+        for name, tensor in part.held.items():
+            owner = _owner(name, part)
+            if owner is not None and tensor.shape == part.held[f"model/{owner}"].shape:
+                mine[owner] = mine.get(owner, 0) + DTYPE_BYTES[tensor.dtype]
+        for name, width in mine.items():
+            found.setdefault(part.parameters[name].logical, width)
+    return found

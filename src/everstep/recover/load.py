@@ -1,40 +1,34 @@
 """A base's tensors, each proved by its digest before anyone sees it."""
 
-import ctypes
+from collections.abc import Callable
 
 import torch
 
-from everstep import native
-from everstep.capture.tensors import view
-from everstep.errors import Damaged
-from everstep.store import base, names
+from everstep.capture.tensors import TORCH_DTYPES
+from everstep.recover.fetch import fetch
+from everstep.recover.pages import in_huge_pages
+from everstep.store import base
 from everstep.store.disk import Disk
 from everstep.store.manifest import BaseEntry
-from everstep.types import DTYPE_BYTES, printed
+from everstep.types import Tensor
+
+Seats = Callable[[base.Index], dict[str, torch.Tensor]]
+"""Where the tensors of a base are read to, by name; those without a place are not read."""
 
 
-def load(disk: Disk, rank: int, entry: BaseEntry) -> tuple[base.Index, dict[str, torch.Tensor]]:
-    """The index and all tensors; Damaged when any byte is not what was written."""
+def rooms(index: base.Index) -> dict[str, torch.Tensor]:
+    """Memory of its own for every tensor."""
+    return {stored.tensor.name: room(stored.tensor) for stored in index.tensors}
+
+
+def load(disk: Disk, rank: int, entry: BaseEntry, seats: Seats = rooms) -> tuple[base.Index, dict[str, torch.Tensor]]:
+    """The index and the tensors, all of them by default; Damaged when any byte is not what was written."""
     index = base.load(disk, rank, entry)
-    tensors: dict[str, torch.Tensor] = {}
-    path = names.tensors(rank, entry.step, entry.epoch)
-    source = disk.source(path)
-    try:
-        for stored in index.tensors:
-            memory = memoryview(bytearray(stored.tensor.nbytes))
-            source.read_into(index.header_bytes + stored.offset, memory)
-            if digest(stored, memory) != stored.digest:
-                raise Damaged(f"base {names.short(path)}: tensor {stored.tensor.name!r} fails its digest.")
-            tensors[stored.tensor.name] = view(memory, stored.tensor)
-    except (OSError, EOFError) as bad:
-        raise Damaged(f"base {names.short(path)}: cannot be read ({bad}).") from bad
-    finally:
-        source.close()
+    tensors = seats(index)
+    fetch(disk, rank, entry, index, tensors)
     return index, tensors
 
 
-def digest(stored: base.Stored, memory: memoryview) -> str:
-    """The digest of bytes that lie in memory as the base stores them."""
-    width = DTYPE_BYTES[stored.tensor.dtype]
-    where = ctypes.addressof(ctypes.c_char.from_buffer(memory)) if memory.nbytes else 0
-    return printed(native.digest([where], [memory.nbytes // width], [width], [0], native.threads_max())[0])
+def room(described: Tensor) -> torch.Tensor:
+    """Memory for a tensor of a base; how much was checked against the length of the file."""
+    return in_huge_pages(torch.empty(described.box.shape, dtype=TORCH_DTYPES[described.dtype]))

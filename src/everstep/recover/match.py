@@ -1,10 +1,13 @@
 """Compares what a base holds with what a training program has. Lists every difference, never the first only."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from everstep.capture.context import Context
 from everstep.capture.roster import Roster
+from everstep.capture.shards import held_of
 from everstep.capture.tensors import DTYPES
+from everstep.recover.parts import held_by
 from everstep.store.base import Index
 from everstep.types import Tensor
 
@@ -30,19 +33,38 @@ def shared_differences(
     Unless the program is `alone`, what it does not have itself may be with other ranks. Param groups are compared by
     name; `state=` must be what writer `own` had.
     """
-    ours = {f"model/{name}" for name in roster.parameters} | {f"context/buffer/{name}" for name in roster.buffers()}
+    ours = {f"context/buffer/{name}" for name in roster.buffers()}
     held = {s.tensor.name: s.tensor for index in indexes for s in index.tensors if alone or s.tensor.name in ours}
     known = {**roster.aliases, **roster.parameters}
     aliases = {a: n for index in indexes for a, n in index.content.aliases.items() if alone or a in known}
     extra = {name for index in indexes for name in _items(index, "extra/") if alone or name in roster.extra()}
     return [
-        *_parameters(held, roster),
+        *_shared_parameters(indexes, roster, alone=alone),
         *_aliases(aliases, roster.aliases),
         *_buffers(held, {name for index in indexes for name in index.content.derived}, roster),
         *_shared_optimizers(indexes, roster, alone=alone),
         *_names("state", _items(indexes[own], "state/"), set(context.state)),
         *_names("extra state of module", extra, set(roster.extra())),
     ]
+
+
+def _shared_parameters(indexes: Sequence[Index], roster: Roster, *, alone: bool) -> list[str]:
+    """Parameters by the names of the logical tensors of which they are parts."""
+    run: dict[str, tuple[Any, ...]] = {}
+    for index in indexes:
+        dtypes = {stored.tensor.name: stored.tensor.dtype for stored in index.tensors}
+        run |= {held.logical: (held.logical_shape, dtypes[f"model/{name}"]) for name, held in held_by(index).items()}
+    program: dict[str, tuple[Any, ...]] = {}
+    for name, parameter in roster.parameters.items():
+        held = held_of(name, parameter, roster.layout)
+        program[held.logical] = (held.logical_shape, DTYPES.get(parameter.dtype))
+    return [
+        *_names("parameter", {name for name in run if alone or name in program}, set(program)),
+        *(
+            f"parameter {name!r}: {' '.join(map(str, run[name]))} in the run, {' '.join(map(str, told))} in the model"
+            for name, told in sorted(program.items()) if name in run and run[name] != told
+        ),
+    ]  # fmt: skip
 
 
 def _shared_optimizers(indexes: Sequence[Index], roster: Roster, *, alone: bool) -> list[str]:
@@ -54,10 +76,15 @@ def _shared_optimizers(indexes: Sequence[Index], roster: Roster, *, alone: bool)
         found += sorted(
             {f"optimizer {key!r}: {e.kind} in the run, {kind} in the program" for e in run if e.kind != kind}
         )
-        theirs = {name for entry in run for group in entry.groups for name in group.parameters}
-        theirs = theirs if alone else theirs & set(roster.parameters)
+        theirs = {
+            index.content.layout[name].logical if name in index.content.layout else name
+            for index in indexes for entry in index.content.optimizers if entry.key == key
+            for group in entry.groups for name in group.parameters
+        }  # fmt: skip
+        ours = {roster.logical(name) for names in groups for name in names}
+        theirs = theirs if alone else theirs & set(map(roster.logical, roster.parameters))
         if run:
-            found += _names(f"optimizer {key!r}: parameter", theirs, {name for names in groups for name in names})
+            found += _names(f"optimizer {key!r}: parameter", theirs, ours)
     return found
 
 

@@ -13,11 +13,12 @@ from everstep.errors import Damaged
 from everstep.recover import recover as recovery
 from everstep.recover.choose import Route
 from everstep.recover.ledger import Item, Ledger
+from everstep.recover.parts import held_by
 from everstep.recover.standin import assemble
 from everstep.recover.ways import DiskWay
 from everstep.store.base import Index
 from everstep.store.disk import Disk
-from everstep.types import Tensor
+from everstep.types import Local, Tensor
 
 KINDS: dict[str, Any] = {"model": "parameter", "optimizer": "optimizer", "buffer": "buffer"}
 
@@ -38,6 +39,7 @@ class Part:
 
     restored: Restored
     described: dict[str, Tensor]
+    held: dict[str, Local]
 
 
 def follow(disk: Disk, rank: int, routes: list[Route]) -> Part:
@@ -77,7 +79,7 @@ def _follow(disk: Disk, rank: int, routes: list[Route]) -> Part:
         found.notes,
     )
     restored = Restored(found.step, tensors, context, ledger)
-    return Part(restored, {stored.tensor.name: stored.tensor for stored in found.index.tensors})
+    return Part(restored, {stored.tensor.name: stored.tensor for stored in found.index.tensors}, held_by(found.index))
 
 
 def _named(tensors: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:

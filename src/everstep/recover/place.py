@@ -34,7 +34,7 @@ def place_base(index: Index, tensors: Mapping[str, torch.Tensor], roster: Roster
                 cast("dict[Any, Any]", optimizer.state)[name[1:]] = decoded  # some optimizers keep state under a text
             elif name in roster.parameters and _same_shape(tensors.get(f"model/{name}"), roster.parameters[name]):
                 parameter = roster.parameters[name]
-                _check(entry.kind, name, decoded, parameter)
+                check(entry.kind, name, decoded, parameter)
                 far = {key for key in decoded if f"optimizer/{entry.key}/{name}/{key}" in index.content.far}
                 optimizer.state[parameter] = {
                     key: _beside(value, parameter, ferry, far=key in far) for key, value in decoded.items()
@@ -76,7 +76,7 @@ def _same_shape(held: torch.Tensor | None, parameter: torch.Tensor) -> TypeGuard
     return held is not None and held.shape == local(parameter).shape
 
 
-def _check(kind: str, name: str, state: Any, parameter: torch.Tensor) -> None:
+def check(kind: str, name: str, state: Any, parameter: torch.Tensor) -> None:
     """Fused kernels, torch's and ours, trust the sizes of an optimizer's state: a file is not believed."""
     if not isinstance(state, dict):
         raise Damaged(f"the optimizer's state of {name!r} is not one.")

@@ -35,8 +35,13 @@ class Recovered:
     notes: tuple[str, ...]
 
 
-def recover(ways: Sequence[Way], roster_for: Callable[[Index, dict[str, torch.Tensor]], Roster]) -> Recovered:
-    """Follow the first way that proves right. `roster_for` gives what the state is to be placed into."""
+Placing = Callable[[Index, dict[str, torch.Tensor], Roster, Ferry], None]
+
+
+def recover(
+    ways: Sequence[Way], roster_for: Callable[[Index, dict[str, torch.Tensor]], Roster], place: Placing = place_base
+) -> Recovered:
+    """Follow the first way that proves right. `roster_for` gives what the state is to be placed into, by `place`."""
     notes: list[str] = []
     for at, way in enumerate(ways):
         try:
@@ -47,18 +52,19 @@ def recover(ways: Sequence[Way], roster_for: Callable[[Index, dict[str, torch.Te
             notes.append(f"{damaged} An older base was used instead.")
             continue
         roster = roster_for(index, tensors)
-        return _replay(way, index, tensors, versions, roster, notes)
+        return _replay(way, index, tensors, versions, roster, notes, place)
     raise Damaged("there is no base to start from.")
 
 
 def _replay(
-    way: Way, index: Index, tensors: dict[str, torch.Tensor], old: Mapping[str, int], roster: Roster, notes: list[str]
-) -> Recovered:
+    way: Way, index: Index, tensors: dict[str, torch.Tensor], old: Mapping[str, int], roster: Roster, notes: list[str],
+    place: Placing,
+) -> Recovered:  # fmt: skip
     """Replay by native rules; should a digest differ, once more by the optimizer itself; should that differ, refuse."""
     rules: Rules | None = Rules(roster.parameters, roster.optimizers, torch.get_num_threads())
     ferry = Ferry(torch.get_num_threads())
     while True:
-        place_base(index, tensors, roster, ferry)
+        place(index, tensors, roster, ferry)
         folded: Folded = {name: (item, tensors, way.start) for name, item in index.content.context.items()}
         replay = Replay(roster, rules, ferry)
         began = time.perf_counter()

@@ -58,8 +58,8 @@ class Replay:
                 self._update(at, update, record)
             self._end_groups(record)
             if record.head.context:
-                blobs = _blobs(record)
-                folded.update((name, (item, blobs, step)) for name, item in record.head.context.items())
+                small = blobs(record)
+                folded.update((name, (item, small, step)) for name, item in record.head.context.items())
             if record.head.state is not None:
                 self._prove(step, record.head.parameters, record.head.state)
             last = (step, record)
@@ -70,7 +70,7 @@ class Replay:
     def _update(self, at: int, update: body.Update, record: body.Body, only: set[str] | None = None) -> None:
         optimizer = self._optimizer(update.optimizer)
         if update.groups is not None:
-            place_groups(tree.decode(update.groups, _blobs(record).__getitem__), optimizer)
+            place_groups(tree.decode(update.groups, blobs(record).__getitem__), optimizer)
         if update.skipped:
             return
         prefix = f"gradient/{at}/"
@@ -101,7 +101,7 @@ class Replay:
     def _end_groups(self, record: body.Body) -> None:
         """Hyper-parameters as the step left them."""
         for key, groups in record.head.groups.items():
-            place_groups(tree.decode(groups, _blobs(record).__getitem__), self._optimizer(key))
+            place_groups(tree.decode(groups, blobs(record).__getitem__), self._optimizer(key))
 
     def _unrounded(self, name: str, gradient: torch.Tensor) -> torch.Tensor:
         """A gradient that was rounded before the optimizer consumed it, as the optimizer consumed it."""
@@ -132,7 +132,7 @@ class Replay:
                 torch.empty_like(parameter, dtype=gradient.dtype, requires_grad=False), gradient
             )
         if update.rng is not None:
-            rng.put(tree.decode(update.rng, _blobs(record).__getitem__))
+            rng.put(tree.decode(update.rng, blobs(record).__getitem__))
         if update.scale is not None and ours:
             device = ours[0].device
             optimizer.grad_scale = torch.tensor(update.scale, device=device)  # type: ignore[attr-defined]
@@ -181,7 +181,7 @@ def read(disk: Disk, records: Iterable[Located]) -> Iterator[tuple[Located, body
             source.close()
 
 
-def _blobs(record: body.Body) -> Mapping[str, torch.Tensor]:
+def blobs(record: body.Body) -> Mapping[str, torch.Tensor]:
     """The small tensors of a record, copied: a view would keep the gradients' memory."""
     return {
         name: view(memory, tensor).clone()

@@ -1,48 +1,50 @@
 """Brings a program to a step that several writers hold together, whatever part of it each of them held.
 
-Each writer's part is recovered beside the program, by its own base and its own log, and what the program wants of it is
-copied box by box; then the next. Optimizer state follows its parameter; hyper-parameters go by the parameters' names.
+Each writer's part is recovered by its own base and its own log, in the program's memory where it belongs there in one
+piece; what lies beside is copied box by box; then the next. Optimizer state follows its parameter; hyper-parameters go
+by the parameters' names.
 """
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
+from everstep.capture import rng
 from everstep.capture.context import Context
 from everstep.capture.roster import Roster
-from everstep.capture.shards import box_of, like, local
+from everstep.capture.shards import held_of, like, local
 from everstep.errors import Damaged, Mismatch
 from everstep.layout import boxes
 from everstep.layout.owners import read_from
 from everstep.log.inventory import Inventory
-from everstep.recover import choose, match
-from everstep.recover.ledger import Item, Ledger, refuse
+from everstep.recover import choose, match, seats
+from everstep.recover.ledger import Item, Ledger, Status, refuse
 from everstep.recover.onto import place_context
+from everstep.recover.parts import boxes_of, held_by, view
 from everstep.recover.place import place_groups
 from everstep.recover.recover import Recovered, recover
 from everstep.recover.standin import assemble
+from everstep.recover.wanted import Wanted
 from everstep.recover.ways import DiskWay
 from everstep.store import base
 from everstep.store.base import Index
 from everstep.store.disk import Disk
-from everstep.types import Box, Tensor
+from everstep.types import Box, Local, Piece
 
 Hyper = dict[tuple[str, str], dict[str, Any]]
 """Of each optimizer and parameter, the hyper-parameters of its group."""
 
 
-@dataclass(slots=True)
-class Wanted:
-    """A parameter of the program: which box of it is here, and what of that nobody has brought yet."""
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A box from one piece of a writer's tensor to one piece of the program's."""
 
-    name: str
-    parameter: torch.Tensor
+    source: Piece
+    target: Piece
     box: Box
-    absent: list[Box]
-    origins: list[str] = field(default_factory=list)
 
 
 def onto_shards(
@@ -54,7 +56,7 @@ def onto_shards(
     there is, so it must have all that they hold.
     """
     began = time.perf_counter()
-    wanted = {name: _wanted(name, parameter) for name, parameter in roster.parameters.items()}
+    wanted = {name: _wanted(name, parameter, roster) for name, parameter in roster.parameters.items()}
     sources = [choose.routes(inventory, step) for inventory in held]
     indexes = [base.load(disk, at, routes[0].base) for at, routes in enumerate(sources)]
     new = rank >= len(held)
@@ -66,16 +68,24 @@ def onto_shards(
     found: list[Recovered] = []
     for optimizer in roster.optimizers.values():
         optimizer.state.clear()
+    wants: dict[str, list[Wanted]] = {}
+    for want in wanted.values():
+        wants.setdefault(want.held.logical, []).append(want)
     for at in used:
-        recovered, stand_in, described = _recovered(disk, at, sources[at], device)
+        near = device.type == "cpu"
+        recovered, stand_in, theirs = (
+            seats.part(disk, at, sources[at], wants) if near else _beside(disk, at, sources[at], device)
+        )
         origin = f"writer {at}, {recovered.origin}" + (f" and {recovered.records} records" if recovered.records else "")
-        _copy(stand_in, described, roster, wanted, hyper, origin)
+        _copy(stand_in, theirs, roster, wanted, hyper, origin)
         found.append(recovered)
     _complete(step, wanted)
     _place_hyper(roster, hyper)
     ours = _with_parts_of_others(_without_generators(found[0]) if new else found[0], found[1:])
     missing = place_context(ours, roster, context)
-    same = not new and _boxes(indexes[rank]) == {name: want.box for name, want in wanted.items()}
+    if new:
+        rng.derive(indexes[0].run, step, rank)
+    same = not new and held_by(indexes[rank]) == {name: want.held for name, want in wanted.items()}
     changed = None if same else "the program holds other parts than the run's writer did"
     ledger = Ledger(
         step, indexes[own].step, max(one.records for one in found), found[0].replayed, time.perf_counter() - began,
@@ -87,8 +97,8 @@ def onto_shards(
 
 def _used(step: int, wanted: dict[str, Wanted], indexes: Sequence[Index], own: int, context: set[str]) -> list[int]:
     """The writers to be read, our own first: together they hold every box, and every buffer and module's state."""
-    boxes_of = {name: want.absent for name, want in wanted.items()}
-    used, absent = read_from(boxes_of, [_boxes(index) for index in indexes], own)
+    ours = boxes_of({name: want.held for name, want in wanted.items()})
+    used, absent = read_from(ours, [boxes_of(held_by(index)) for index in indexes], own)
     if absent:
         name, (box, *_) = next(iter(absent.items()))
         raise Damaged(f"step {step}: no writer holds {name} {box.low}..{box.high}. Nothing was changed.")
@@ -115,27 +125,21 @@ def _with_parts_of_others(ours: Recovered, others: Sequence[Recovered]) -> Recov
     return replace(ours, context=context, folded=folded)
 
 
-def _boxes(index: Index) -> dict[str, Box]:
-    """The parameters that a writer holds a part of, and which."""
-    prefix = "model/"
-    return {s.tensor.name.removeprefix(prefix): s.tensor.box for s in index.tensors if s.tensor.name.startswith(prefix)}
-
-
 def _without_generators(recovered: Recovered) -> Recovered:
     """For a rank that was not there before: another's random numbers would be drawn twice."""
     context = {name: value for name, value in recovered.context.items() if not name.startswith("rng/")}
     return replace(recovered, context=context)
 
 
-def _wanted(name: str, parameter: torch.Tensor) -> Wanted:
-    box = box_of(name, parameter)
-    return Wanted(name, parameter, box, [box] if boxes.volume(box) else [])
+def _wanted(name: str, parameter: torch.Tensor, roster: Roster) -> Wanted:
+    held = held_of(name, parameter, roster.layout)
+    return Wanted(name, parameter, held, [piece.box for piece in held.pieces])
 
 
-def _recovered(
+def _beside(
     disk: Disk, rank: int, routes: Sequence[choose.Route], device: torch.device
-) -> tuple[Recovered, Roster, dict[str, Tensor]]:
-    """One writer's part at the step, beside the program."""
+) -> tuple[Recovered, Roster, dict[str, Local]]:
+    """One writer's part at the step, beside the program, on its device: there its optimizer rounds as it did."""
     built: list[tuple[Roster, Index]] = []
 
     def build(index: Index, tensors: dict[str, torch.Tensor]) -> Roster:
@@ -144,55 +148,81 @@ def _recovered(
 
     found = recover([DiskWay(disk, rank, route) for route in routes], build)
     stand_in, index = built[-1]
-    described = {stored.tensor.name: stored.tensor for stored in index.tensors}
-    return found, stand_in, described
+    return found, stand_in, held_by(index)
 
 
 def _copy(
-    source: Roster, described: dict[str, Tensor], roster: Roster, wanted: dict[str, Wanted], hyper: Hyper, origin: str
+    source: Roster, theirs: dict[str, Local], roster: Roster, wanted: dict[str, Wanted], hyper: Hyper, origin: str
 ) -> None:
     """What the program wants of one writer's part, with its optimizer state."""
     for key, groups in source.groups():
         for at, names in enumerate(groups):
             group = source.optimizers[key].param_groups[at]
             told = {name: value for name, value in group.items() if name != "params"}
-            hyper |= {(key, name): told for name in names}
-    for name, want in wanted.items():
-        theirs = source.parameters.get(name)
-        if theirs is None:
-            continue
-        box = described[f"model/{name}"].box
-        parts = [part for absent in want.absent if (part := boxes.intersect(absent, box)) is not None]
-        if not parts and boxes.volume(want.box):
-            continue
-        for part in parts:
-            _move(theirs.detach(), box, local(want.parameter).detach(), want.box, part)
-        want.absent = [rest for absent in want.absent for rest in boxes.subtract(absent, box)]
-        want.origins.append(origin)
-        for key, optimizer in roster.optimizers.items():
-            if key in source.optimizers and theirs in source.optimizers[key].state:
-                mine = optimizer.state.setdefault(want.parameter, {})
-                for state, value in source.optimizers[key].state[theirs].items():
-                    mine[state] = _state(value, theirs, box, want, mine.get(state), parts)
+            hyper |= {(key, theirs[name].logical): told for name in names}
+    named: dict[str, list[str]] = {}
+    for name, held in theirs.items():
+        named.setdefault(held.logical, []).append(name)
+    for want in wanted.values():
+        for name in named.get(want.held.logical, ()):
+            moves = _moves(theirs[name], want)
+            if moves or not want.held.pieces:
+                want.origins.append(origin)
+                _bring(source, name, theirs[name], roster, want, moves)
 
 
-def _state(value: Any, theirs: torch.Tensor, box: Box, want: Wanted, mine: Any, parts: Sequence[Box]) -> Any:
+def _moves(theirs: Local, want: Wanted) -> list[Move]:
+    """What a writer's tensor has of what nobody has brought yet; from now on it is not absent."""
+    moves = []
+    for source in theirs.pieces:
+        found = [
+            Move(source, target, part)
+            for absent in want.absent if (common := boxes.intersect(absent, source.box)) is not None
+            for target in want.held.pieces if (part := boxes.intersect(common, target.box)) is not None
+        ]  # fmt: skip
+        if found:
+            want.absent = [rest for absent in want.absent for rest in boxes.subtract(absent, source.box)]
+            moves += found
+    return moves
+
+
+def _bring(source: Roster, name: str, theirs: Local, roster: Roster, want: Wanted, moves: Sequence[Move]) -> None:
+    """One tensor's part, with its optimizer state."""
+    parameter = source.parameters[name]
+    _move(parameter.detach(), theirs, local(want.parameter).detach(), want.held, moves)
+    for key, optimizer in roster.optimizers.items():
+        if key in source.optimizers and parameter in source.optimizers[key].state:
+            mine = optimizer.state.setdefault(want.parameter, {})
+            for state, value in source.optimizers[key].state[parameter].items():
+                known = mine.get(state, want.rooms.get((key, state)))
+                mine[state] = _state(value, parameter, theirs, want, known, moves)
+
+
+def _state(value: Any, parameter: torch.Tensor, theirs: Local, want: Wanted, mine: Any, moves: Sequence[Move]) -> Any:
     """A piece of optimizer state: cut as its parameter is if it has its shape, else the same for all of it."""
     if not isinstance(value, torch.Tensor):
         return value
-    if value.shape != theirs.shape or not value.dim():
+    if value.shape != parameter.shape or not value.dim():
         return value.clone()
     if not isinstance(mine, torch.Tensor) or local(mine).dtype != value.dtype:
-        empty = torch.empty_like(local(want.parameter), dtype=value.dtype, requires_grad=False)
+        empty = torch.zeros_like(local(want.parameter), dtype=value.dtype, requires_grad=False)
         mine = like(want.parameter, empty)
-    for part in parts:
-        _move(value, box, local(mine), want.box, part)
+    _move(value, theirs, local(mine), want.held, moves)
     return mine
 
 
-def _move(source: torch.Tensor, held: Box, target: torch.Tensor, own: Box, part: Box) -> None:
+def _move(source: torch.Tensor, theirs: Local, target: torch.Tensor, ours: Local, moves: Sequence[Move]) -> None:
     with torch.no_grad():
-        target[boxes.slices(part, own)].copy_(source[boxes.slices(part, held)])
+        if theirs == ours:
+            if source.data_ptr() != target.data_ptr():
+                target.copy_(source)  # with the padding, as it was
+            return
+        for move in moves:
+            there, here = view(source, theirs, move.source), view(target, ours, move.target)
+            part = there[boxes.slices(move.box, move.source.box)]
+            goal = here[boxes.slices(move.box, move.target.box)]
+            if part.data_ptr() != goal.data_ptr():  # it was read to where it belongs
+                goal.copy_(part)
 
 
 def _complete(step: int, wanted: dict[str, Wanted]) -> None:
@@ -208,7 +238,7 @@ def _place_hyper(roster: Roster, hyper: Hyper) -> None:
     for key, groups in roster.groups():
         found = []
         for at, names in enumerate(groups):
-            told = [hyper[key, name] for name in names if (key, name) in hyper]
+            told = [hyper[key, name] for name in map(roster.logical, names) if (key, name) in hyper]
             if any(one != told[0] for one in told[1:]):
                 raise Mismatch(f"optimizer {key!r}, group {at}: its parameters were in groups that differ in the run.")
             found.append(told[0] if told else {})
@@ -228,5 +258,8 @@ def _items(
     kinds: dict[str, Any] = {"buffer": "buffer", "extra": "extra", "state": "state", "rng": "generator"}
     for name, (_, _, step) in own.folded.items():
         kind, _, rest = name.partition("/")
-        kept = rest in missing or (new and kind == "rng")
-        yield Item(rest, kinds[kind], "kept" if kept else "restored", f"record {step} of {own.origin}")
+        if new and kind == "rng":
+            yield Item(rest, "generator", "derived", "from run, step and rank: nobody was this rank before")
+        else:
+            status: Status = "kept" if rest in missing else "restored"
+            yield Item(rest, kinds[kind], status, f"record {step} of {own.origin}")

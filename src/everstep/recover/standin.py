@@ -36,13 +36,14 @@ def assemble(
         if name.startswith("model/")
     }
     entries = index.content.optimizers if replay else ()
-    optimizers = {entry.key: _optimizer(entry, parameters, tensors, index.step) for entry in entries}
+    optimizers = {entry.key: optimizer_of(entry, parameters, tensors, index.step) for entry in entries}
     return Roster(dict(parameters), dict(index.content.aliases), {}, optimizers)
 
 
-def _optimizer(
+def optimizer_of(
     entry: OptimizerEntry, parameters: dict[str, torch.nn.Parameter], tensors: dict[str, torch.Tensor], step: int
 ) -> torch.optim.Optimizer:
+    """The optimizer that trained, over these parameters."""
     if entry.kind not in KNOWN:
         raise CannotReplay(
             f"optimizer {entry.key!r} is a {entry.kind}, which is not torch's own: only the training program can "

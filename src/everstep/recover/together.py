@@ -1,7 +1,7 @@
 """A state that several writers hold together, as whole tensors, without the training program."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +11,7 @@ from everstep.errors import Damaged
 from everstep.layout import boxes
 from everstep.recover.ledger import Ledger
 from everstep.recover.offline import Part, Restored
+from everstep.recover.parts import view
 from everstep.types import Box, whole
 
 
@@ -21,8 +22,7 @@ def joined(parts: Sequence[Part]) -> Restored:
     held: dict[str, list[Box]] = {}
     notes: list[str] = []
     for rank, part in enumerate(parts):
-        for name, tensor in part.restored.tensors.items():
-            shape, box = _described(part, name, tensor)
+        for name, shape, box, tensor in _cut(part):
             if name not in tensors:
                 tensors[name] = torch.empty(shape, dtype=tensor.dtype)
             elif not _agree(tensors[name], held[name], box, tensor):
@@ -38,20 +38,40 @@ def joined(parts: Sequence[Part]) -> Restored:
         if absent := boxes.missing(whole(tensor.shape), held[name]):
             raise Damaged(f"{name}: no writer holds {absent[0].low}..{absent[0].high}. Nothing is handed out.")
     first = parts[0].restored
-    context = {**first.context, "optimizers": _groups([part.restored.context["optimizers"] for part in parts])}
+    context = {**first.context, "optimizers": _groups(parts)}
     ledger = _ledger([part.restored.ledger for part in parts], tuple(notes), time.perf_counter() - began)
     return Restored(first.step, tensors, context, ledger)
 
 
-def _described(part: Part, name: str, tensor: torch.Tensor) -> tuple[tuple[int, ...], Box]:
-    """Of which shape the whole is, and which box of it this is. Optimizer state is cut as its parameter is."""
-    told = part.described.get(name)
-    if told is None and name.startswith("optimizer/"):
-        parameter = name.split("/", 2)[2].rpartition("/")[0]
-        told = part.described.get(f"model/{parameter}")
-    if told is None or told.box.shape != tuple(tensor.shape) or not tensor.dim():
-        return tuple(tensor.shape), whole(tensor.shape)
-    return told.shape, told.box
+def _cut(part: Part) -> Iterator[tuple[str, tuple[int, ...], Box, torch.Tensor]]:
+    """Every tensor of a writer as parts of logical ones: name and shape of the whole, which box, and its values.
+
+    Optimizer state is cut as its parameter is.
+    """
+    for name, tensor in part.restored.tensors.items():
+        kind, parameter, ending = _parsed(name)
+        held = part.held.get(parameter)
+        full = f"{kind}{held.logical}{ending}" if held is not None else name
+        if held is None or not tensor.dim() or tuple(tensor.shape) != held.shape:
+            told = part.described.get(name)
+            shape, box = (tuple(tensor.shape), whole(tensor.shape)) if told is None else (told.shape, told.box)
+            yield full, shape, box, tensor
+            continue
+        if not held.pieces:
+            yield full, held.logical_shape, Box((0,) * tensor.dim(), (0,) * tensor.dim()), tensor
+        for piece in held.pieces:
+            yield full, held.logical_shape, piece.box, view(tensor, held, piece)
+
+
+def _parsed(name: str) -> tuple[str, str, str]:
+    """What stands before a parameter's name, the name, and what follows it; no name if it is no parameter's."""
+    if name.startswith("model/"):
+        return "model/", name.removeprefix("model/"), ""
+    if name.startswith("optimizer/"):
+        key, rest = name.split("/", 2)[1:]
+        parameter, _, state = rest.rpartition("/")
+        return f"optimizer/{key}/", parameter, f"/{state}"
+    return name, "", ""
 
 
 def _agree(known: torch.Tensor, held: Sequence[Box], box: Box, tensor: torch.Tensor) -> bool:
@@ -71,16 +91,19 @@ def _same(one: torch.Tensor, two: torch.Tensor) -> bool:
     return not bits or torch.equal(*bits)
 
 
-def _groups(said: Sequence[dict[str, list[dict[str, Any]]]]) -> dict[str, list[dict[str, Any]]]:
+def _groups(parts: Sequence[Part]) -> dict[str, list[dict[str, Any]]]:
     """Hyper-parameters by optimizer and group; the parameters of a group are those that any writer has in it."""
     found: dict[str, list[dict[str, Any]]] = {}
-    for writer in said:
-        for key, groups in writer.items():
+    for part in parts:
+        for key, groups in part.restored.context["optimizers"].items():
             known = found.setdefault(key, [])
             for at, group in enumerate(groups):
                 if at == len(known):
                     known.append({**group, "params": []})
-                known[at]["params"] += [name for name in group["params"] if name not in known[at]["params"]]
+                names = dict.fromkeys(
+                    part.held[name].logical if name in part.held else name for name in group["params"]
+                )
+                known[at]["params"] += [name for name in names if name not in known[at]["params"]]
     return found
 
 

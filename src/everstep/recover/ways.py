@@ -42,6 +42,7 @@ class DiskWay:
     disk: Disk
     rank: int
     route: Route
+    seats: load.Seats = load.rooms
 
     @property
     def step(self) -> int:
@@ -60,7 +61,7 @@ class DiskWay:
         return len(self.route.records)
 
     def load(self) -> tuple[Index, dict[str, torch.Tensor], Mapping[str, int]]:
-        return *load.load(self.disk, self.rank, self.route.base), {}
+        return *load.load(self.disk, self.rank, self.route.base, self.seats), {}
 
     def records(self) -> Iterator[tuple[int, body.Body]]:
         return ((located.step, found) for located, found in read(self.disk, self.route.records))

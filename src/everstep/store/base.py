@@ -15,7 +15,7 @@ from everstep.errors import Damaged
 from everstep.store import document, names
 from everstep.store.disk import Disk, write_new
 from everstep.store.manifest import BaseEntry
-from everstep.types import ALIGN, DTYPE_BYTES, Bytes, Pair, Tensor, combine
+from everstep.types import ALIGN, DTYPE_BYTES, Bytes, Local, Pair, Tensor, combine
 
 REALS = {"C64": "F32", "C128": "F64"}
 
@@ -55,6 +55,8 @@ class Content(msgspec.Struct, frozen=True, omit_defaults=True):
     state: str
     versions: dict[str, str]
     far: tuple[str, ...] = ()
+    layout: dict[str, Local] = {}
+    """Of parameters that are parts of others: which. The rest are what their boxes say."""
 
 
 class Index(msgspec.Struct, frozen=True):
@@ -172,3 +174,7 @@ def _check(index: Index, size: int, path: str) -> None:
         end += math.prod(stored.tensor.box.shape) * DTYPE_BYTES[stored.tensor.dtype]
     if index.header_bytes + end != size:
         raise Damaged(f"base {name}: its tensors do not fill its file.")
+    held = {stored.tensor.name: stored.tensor.box.shape for stored in index.tensors}
+    for parameter, local in index.content.layout.items():
+        if fault := local.fault() or ("" if held.get(f"model/{parameter}") == local.shape else "it is not so long"):
+            raise Damaged(f"base {name}: the layout of {parameter!r} cannot be: {fault}.")

@@ -44,13 +44,31 @@ def branches(manifest: Manifest) -> list[int]:
     settled = [term for term in manifest.terms if term.from_step is not None]
     found = []
     for term in settled[:-1]:
-        ends = [entry.last_step for entry in manifest.segments if entry.epoch == term.epoch]
-        ends += [entry.step for entry in manifest.bases if entry.epoch == term.epoch]
-        end = max((math.inf if at is None else at for at in ends), default=-1)
+        end = _end(manifest, term.epoch)
         continued = any(child.parent == term.epoch and (child.from_step or 0) >= end for child in settled)
         if end > (term.from_step or 0) and not continued:
             found.append(term.epoch)
     return found
+
+
+def history(manifest: Manifest) -> set[int]:
+    """The epochs before the newest branch that hold nothing newer than its beginning: ranks went on in another layout,
+    so nothing leads from there to here, but nothing was given up either."""
+    path = lineage(manifest)
+    root = next((term for term in manifest.terms if path and term.epoch == path[-1][0]), None)
+    if root is None or root.parent is not None or not root.from_step:
+        return set()
+    return {
+        term.epoch for term in manifest.terms
+        if term.from_step is not None and term.epoch < root.epoch and _end(manifest, term.epoch) <= root.from_step
+    }  # fmt: skip
+
+
+def _end(manifest: Manifest, epoch: int) -> float:
+    """The last step that an epoch holds; while it grows, any."""
+    ends = [entry.last_step for entry in manifest.segments if entry.epoch == epoch]
+    ends += [entry.step for entry in manifest.bases if entry.epoch == epoch]
+    return max((math.inf if at is None else at for at in ends), default=-1)
 
 
 def without(manifest: Manifest, kept: Callable[[BaseEntry], bool], *, from_step: int) -> Manifest:
@@ -105,11 +123,13 @@ def within(manifest: Manifest, bytes_max: int, floor: int = ANY_STEP) -> Manifes
 
     The newest two bases stay, whatever their size: should the newest be damaged, the one before it still leads on. So
     does what leads to step `floor`, the newest that all writers hold: alone, a newer one is of no use.
-    Other branches stay as well, until someone prunes them.
+    Other branches stay as well, until someone prunes them; what ranks held in another layout goes first.
     """
-    bases = on_branch(manifest)
-    if branches(manifest) or len(manifest.bases) > len(bases):
+    bases, past = on_branch(manifest), history(manifest)
+    if set(branches(manifest)) - past or any(entry.epoch not in past for entry in set(manifest.bases) - set(bases)):
         return manifest
+    if past and held_bytes(manifest) > bytes_max and bases and bases[0].step <= floor:
+        manifest = without(manifest, set(bases).__contains__, from_step=-1)
     for first in range(max(1, len(bases) - 1)):
         if held_bytes(manifest) <= bytes_max or not bases or bases[first].step > floor:
             break

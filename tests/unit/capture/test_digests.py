@@ -6,11 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from everstep import native
-from everstep.capture.digests import digest
+from everstep.capture.digests import digest, digest_part, total
 from everstep.capture.mover import HostMover, Parcel, offsets
 from everstep.capture.tensors import DTYPES, describe, to_bytes, view
 from everstep.native import reference
 from everstep.store import memory
+from everstep.types import Box
 
 GENERATOR = torch.Generator().manual_seed(11)
 PLAIN = torch.randint(0, 256, (6, 10, 32), dtype=torch.uint8, generator=GENERATOR)
@@ -95,3 +96,29 @@ def test_a_block_holds_every_tensor_aligned_with_zeros_between() -> None:
         assert bytes(used[place : place + told.nbytes]) == to_bytes(tensor)
         used[place : place + told.nbytes] = bytes(told.nbytes)
     assert not any(used)
+
+
+@settings(deadline=None, max_examples=120, print_blob=True)
+@given(
+    st.sampled_from([torch.uint8, torch.float32, torch.float64, torch.complex128]),
+    st.lists(st.integers(1, 6), min_size=0, max_size=4),
+    st.data(),
+)
+def test_boxes_add_up_to_the_whole_however_it_is_cut(dtype: torch.dtype, shape: list[int], data: st.DataObject) -> None:
+    whole = torch.arange(float(torch.Size(shape).numel()) or 1.0).reshape(shape).to(dtype)
+    parts = [Box((0,) * len(shape), tuple(shape))]
+    for _ in range(data.draw(st.integers(0, 4)) if shape else 0):
+        box = parts.pop(data.draw(st.integers(0, len(parts) - 1)))
+        axis = data.draw(st.integers(0, len(shape) - 1))
+        at = data.draw(st.integers(box.low[axis], box.high[axis]))
+        cut = (*box.high[:axis], at, *box.high[axis + 1 :]), (*box.low[:axis], at, *box.low[axis + 1 :])
+        parts += [part for part in (Box(box.low, cut[0]), Box(cut[1], box.high)) if 0 not in part.shape]
+    pieces = [whole[tuple(slice(lo, h) for lo, h in zip(box.low, box.high, strict=True))] for box in parts]
+    assert digest([whole]) == [total([digest_part(p, box, shape) for p, box in zip(pieces, parts, strict=True)])]
+
+
+def test_an_element_in_another_place_of_the_whole_is_seen() -> None:
+    part = torch.arange(6.0).reshape(2, 3)
+    here, there = Box((0, 0), (2, 3)), Box((0, 1), (2, 4))
+    assert digest_part(part, here, (4, 5)) != digest_part(part, there, (4, 5))
+    assert digest_part(part, here, (4, 5)) != digest_part(part.flip(0), here, (4, 5))

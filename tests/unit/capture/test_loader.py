@@ -10,6 +10,7 @@ import torch
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import everstep
+from everstep.company import Alone
 from everstep.errors import Misuse
 
 SAMPLES = 11
@@ -58,7 +59,7 @@ def test_fetching_ahead_does_not_move_the_place() -> None:
     loader = ours(num_workers=2, prefetch_factor=4)
     batches = iter(loader)
     next(batches)
-    assert loader.state_dict()["taken"] == 1
+    assert loader.state_dict()["samples"] == 3
 
 
 def test_the_global_generator_is_not_touched() -> None:
@@ -70,6 +71,57 @@ def test_the_global_generator_is_not_touched() -> None:
 def test_a_place_in_another_order_is_refused() -> None:
     with pytest.raises(Misuse, match="another order"):
         ours().load_state_dict(everstep.Loader(Numbers(), 3, shuffle=True, seed=6).state_dict())
+
+
+def together(world: int, batch_size: int, **options: Any) -> list[everstep.Loader]:
+    return [
+        everstep.Loader(Numbers(), batch_size, shuffle=True, seed=5, rank=rank, world=world, **options)
+        for rank in range(world)
+    ]
+
+
+def steps(loaders: list[everstep.Loader], count: int) -> list[list[int]]:
+    """What all ranks together read in each of so many steps."""
+    batches = [loader.endless() for loader in loaders]
+    return [[number for batch in batches for number in next(batch).tolist()] for _ in range(count)]
+
+
+@pytest.mark.parametrize("before", [(1, 3), (2, 2), (3, 1), (4, 2)])
+@pytest.mark.parametrize("after", [(1, 2), (2, 1), (3, 2), (5, 1)])
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_every_sample_is_read_once_whatever_the_number_of_ranks_and_the_batch_size(
+    before: tuple[int, int], after: tuple[int, int], place: int
+) -> None:
+    order = [number for batch in everything(ours(), 1) for number in batch]
+    first = together(*before)
+    place = min(place, len(first[0]))
+    seen = [number for step in steps(first, place) for number in step]
+    states = [loader.state_dict() for loader in first]
+    assert all(state == states[0] for state in states), "one place for all"
+    second = together(*after)
+    for loader in second:
+        loader.load_state_dict(states[0])
+    rest = [[batch.tolist() for batch in loader] for loader in second]
+    assert len({len(batches) for batches in rest}) == 1, "as many steps on every rank"
+    seen += [number for step in zip(*rest, strict=True) for batch in step for number in batch]
+    assert seen == order[: len(seen)]
+    assert len(order) - len(seen) < after[0]
+
+
+def test_the_same_global_batch_on_other_ranks_is_the_same_samples() -> None:
+    assert steps(together(4, 1), 2) == steps(together(2, 2), 2) == steps(together(1, 4), 2)
+
+
+def test_a_rank_that_is_none_is_refused() -> None:
+    for place in ({"rank": 2, "world": 2}, {"rank": 0}, {"world": 2}, {"rank": -1, "world": 2}):
+        with pytest.raises(Misuse, match="cannot be"):
+            everstep.Loader(Numbers(), 3, **place)
+
+
+def test_ranks_that_do_not_say_what_they_read_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("everstep.integrations.loader.company", lambda: Alone(1, 4))
+    with pytest.raises(Misuse, match="4 ranks train together"):
+        everstep.Loader(Numbers(), 3)
 
 
 @pytest.mark.parametrize("option", ["sampler", "batch_sampler", "generator"])

@@ -72,3 +72,13 @@ def test_a_position_beyond_numpy_s_generator_is_refused(position: int) -> None:
     states["numpy"]["state"]["pos"] = position
     with pytest.raises(Damaged):
         rng.put(states)
+
+
+def test_a_new_rank_gets_numbers_of_its_own_and_the_same_again() -> None:
+    drawn = {}
+    for who in (("run", 7, 4), ("run", 7, 5), ("run", 8, 4), ("other", 7, 4)):
+        rng.derive(*who)
+        drawn[who] = draw()
+        rng.derive(*who)
+        assert draw() == drawn[who]
+    assert len(set(map(str, drawn.values()))) == 4

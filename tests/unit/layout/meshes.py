@@ -9,9 +9,9 @@ import torch
 from everstep.layout.language import Experts, Flat, Fused, Gather, Pad, Replicate, Shard, Slice, Stack, Unique
 from everstep.layout.mesh import Mesh
 from everstep.layout.plan import Copy
-from everstep.layout.spec import Local, Rule, Spec
+from everstep.layout.spec import Rule, Spec
 from everstep.layout.splits import Chunk, Heads
-from everstep.layout.view import Piece
+from everstep.types import Local, Piece
 
 Shape = tuple[int, ...]
 POISON = -7

@@ -73,6 +73,17 @@ def test_a_flat_range_is_few_boxes_in_order_and_each_in_one_piece(data: st.DataO
     assert len(found) <= max(1, 2 * len(shape) - 1)
 
 
+@given(several(2))
+def test_a_box_in_one_piece_is_a_range_of_the_other(given: tuple[tuple[int, ...], list[Box]]) -> None:
+    box, within = given[1][:2]
+    if not indices(box):
+        return
+    order = sorted(indices(within))
+    places = [order.index(at) for at in sorted(indices(box)) if at in indices(within)]
+    inside = len(places) == boxes.volume(box)
+    assert boxes.in_one_piece(box, within) == (inside and places == list(range(places[0], places[0] + len(places))))
+
+
 def test_a_tensor_without_axes_has_one_element() -> None:
     assert boxes.flat((), 0, 1) == [Box((), ())]
     assert boxes.volume(Box((), ())) == 1

@@ -134,3 +134,34 @@ def test_within_leaves_another_branch_alone_that_has_records_and_no_base_of_its_
 def test_held_bytes_leaves_the_growing_segment_out() -> None:
     assert prune.held_bytes(TREE) == 4 * 10 + 7 * 100
     assert prune.held_bytes(msgspec.structs.replace(TREE, bases=())) == 40
+
+
+def other_layout(end: int | None, begins: int) -> Manifest:
+    """A writer that held one layout up to `end`, and from `begins` on another."""
+    return manifest(
+        [term(1, None, 0), term(2, 1, 30), term(3, None, begins)],
+        [Segment(1, 0, 0, 30, 10), Segment(2, 0, 30, end, None if end is None else 10), Segment(3, 0, begins, 90, 10)],
+        [base(0), base(20), base(40, 2), base(begins, 3), base(70, 3), base(80, 3)],
+    )
+
+
+def test_what_was_held_in_another_layout_goes_first_once_all_writers_hold_the_new_one() -> None:
+    whole = other_layout(50, 50)
+    assert prune.history(whole) == {1, 2}
+    assert prune.within(whole, 10**9) == whole
+    assert prune.within(whole, 500, floor=49) == whole, "not all have come as far"
+    kept = prune.within(whole, 500, floor=50)
+    assert [(entry.step, entry.epoch) for entry in kept.bases] == [(50, 3), (70, 3), (80, 3)]
+    assert {entry.epoch for entry in kept.segments} == {term.epoch for term in kept.terms} == {3}
+    assert [entry.step for entry in prune.within(whole, 0, floor=85).bases] == [70, 80]
+
+
+@pytest.mark.parametrize(("end", "begins"), [(60, 50), (None, 50)])
+def test_steps_that_were_left_behind_in_another_layout_are_a_branch_and_stay(end: int | None, begins: int) -> None:
+    whole = other_layout(end, begins)
+    assert 2 not in prune.history(whole)
+    assert prune.within(whole, 0) == whole
+
+
+def test_a_run_that_began_at_nothing_has_no_history() -> None:
+    assert prune.history(TREE) == set()

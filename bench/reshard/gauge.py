@@ -1,0 +1,106 @@
+"""What a piece of work took in this process: seconds, bytes read and written, memory beyond what stays."""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+BLOCK_BYTES = 8 << 20
+THREADS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """`asked`: read by system calls, from the page cache too. `fetched`: by this process, from the disk itself."""
+
+    seconds: float
+    asked: int
+    fetched: int
+    written: int
+    extra: int
+    """Memory at its highest, beyond what was there before or stays afterwards, whichever is more."""
+
+
+def gauge(work: Callable[[], object]) -> Taken:
+    """Run it and look before and after. Linux only: nothing else says how much was read."""
+    Path("/proc/self/clear_refs").write_text("5")  # the high-water mark begins anew
+    before, memory = _io(), _status("VmRSS")
+    began = time.perf_counter()
+    work()
+    spent = time.perf_counter() - began
+    after, peak = _io(), _status("VmHWM")
+    stays = max(memory, _status("VmRSS"))
+    return Taken(
+        spent, after["rchar"] - before["rchar"], after["read_bytes"] - before["read_bytes"],
+        after["wchar"] - before["wchar"], max(0, peak - stays),
+    )  # fmt: skip
+
+
+def together(ranks: list[Taken]) -> Taken:
+    """Of ranks that began at once: the slowest, everything read and written, the most memory of one."""
+    told = [asdict(one) for one in ranks]
+    total = {key: sum(one[key] for one in told) for key in ("asked", "fetched", "written")}
+    return Taken(max(one.seconds for one in ranks), extra=max(one.extra for one in ranks), **total)
+
+
+def evict(root: Path) -> None:
+    """Forget what the page cache holds of these files; they were synced when they were written."""
+    for path in files(root):
+        descriptor = os.open(path, os.O_RDONLY)
+        os.fdatasync(descriptor)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(descriptor)
+
+
+def warm(root: Path) -> None:
+    for path in files(root):
+        read([path], 0, path.stat().st_size, threads=1)
+
+
+def files(root: Path) -> list[Path]:
+    return sorted(path for path in root.rglob("*") if path.is_file())
+
+
+def read(paths: list[Path], first: int, count: int, threads: int = THREADS) -> None:
+    """`count` bytes of the files one after the other from byte `first` on, around the end if need be; nothing is done
+    with them. Several threads, each with a stretch of its own: what the disk gives, not what one queue does."""
+    sizes = [path.stat().st_size for path in paths]
+    share = -(-count // threads)
+
+    def stretch(at: int) -> None:
+        buffer = bytearray(BLOCK_BYTES)
+        start, stop = at * share, min(count, (at + 1) * share)
+        for path, offset, length in _spans(paths, sizes, first + start, max(0, stop - start)):
+            descriptor = os.open(path, os.O_RDONLY)
+            for place in range(offset, offset + length, BLOCK_BYTES):
+                os.preadv(descriptor, [memoryview(buffer)[: min(BLOCK_BYTES, offset + length - place)]], place)
+            os.close(descriptor)
+
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(stretch, range(threads)))
+
+
+def _spans(paths: list[Path], sizes: list[int], first: int, count: int) -> Iterator[tuple[Path, int, int]]:
+    total = sum(sizes)
+    while count and total:
+        first %= total
+        at = first
+        for path, size in zip(paths, sizes, strict=True):
+            if at < size:
+                length = min(size - at, count)
+                yield path, at, length
+                first, count = first + length, count - length
+                break
+            at -= size
+
+
+def _io() -> dict[str, int]:
+    lines = Path("/proc/self/io").read_text().split("\n")
+    return {key: int(value) for key, _, value in (line.partition(": ") for line in lines if line)}
+
+
+def _status(key: str) -> int:
+    lines = Path("/proc/self/status").read_text().split("\n")
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{key}:"))

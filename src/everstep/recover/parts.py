@@ -1,0 +1,35 @@
+"""Which parts of which logical tensors a writer's tensors are, and where in them a part lies."""
+
+import torch
+
+from everstep.store.base import Index
+from everstep.types import Box, Local, Piece, boxed
+
+
+def held_by(index: Index) -> dict[str, Local]:
+    """What a writer holds, by its own names of parameters."""
+    return laid({s.tensor.name: (s.tensor.shape, s.tensor.box) for s in index.tensors}, index.content.layout)
+
+
+def laid(described: dict[str, tuple[tuple[int, ...], Box]], layout: dict[str, Local]) -> dict[str, Local]:
+    """The same from names, shapes and boxes: what the layout says, else what the box says."""
+    prefix = "model/"
+    return {
+        (name := full.removeprefix(prefix)): layout.get(name) or boxed(name, shape, box)
+        for full, (shape, box) in described.items() if full.startswith(prefix)
+    }  # fmt: skip
+
+
+def boxes_of(held: dict[str, Local]) -> dict[str, list[Box]]:
+    """The boxes that are held of each logical tensor."""
+    found: dict[str, list[Box]] = {}
+    for local in held.values():
+        found.setdefault(local.logical, []).extend(piece.box for piece in local.pieces)
+    return found
+
+
+def view(tensor: torch.Tensor, local: Local, piece: Piece) -> torch.Tensor:
+    """A piece of a local tensor, in the shape of its box: no copy."""
+    if piece == boxed(local.logical, local.logical_shape, piece.box).pieces[0] and local.shape == piece.box.shape:
+        return tensor  # all of it, and perhaps not contiguous
+    return torch.as_strided(tensor, piece.box.shape, piece.strides, tensor.storage_offset() + piece.base)

@@ -1,0 +1,159 @@
+"""A writer's part at a step, read and replayed in the program's own memory where its tensors belong there in one piece,
+and beside it where they do not. So a state is in memory once while it is loaded, and is not copied.
+
+What a program does not want of a base is not read. A log is replayed for all of a writer's tensors: its digests are.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import torch
+
+from everstep.capture.roster import Roster
+from everstep.capture.shards import local
+from everstep.capture.tensors import TORCH_DTYPES
+from everstep.codec import tree
+from everstep.errors import Damaged
+from everstep.recover.choose import Route
+from everstep.recover.ferry import Ferry
+from everstep.recover.fetch import fetch
+from everstep.recover.load import load, room
+from everstep.recover.parts import held_by
+from everstep.recover.place import check, place_groups
+from everstep.recover.recover import Recovered, recover
+from everstep.recover.replay import Folded, blobs
+from everstep.recover.standin import optimizer_of
+from everstep.recover.wanted import Wanted
+from everstep.recover.ways import DiskWay
+from everstep.store import base
+from everstep.store.base import Index
+from everstep.store.disk import Disk
+from everstep.types import Local
+
+Wants = Mapping[str, Sequence[Wanted]]
+"""By the logical tensor."""
+
+
+def part(disk: Disk, rank: int, routes: Sequence[Route], wants: Wants) -> tuple[Recovered, Roster, dict[str, Local]]:
+    """One writer's part: what it recovered, a stand-in over the memory where that lies, and which parts those are."""
+    built: list[tuple[Roster, Index]] = []
+
+    def build(index: Index, tensors: dict[str, torch.Tensor]) -> Roster:
+        built.append((_stand_in(index, tensors, replay=index.step != routes[0].step), index))
+        return built[-1][0]
+
+    def place(index: Index, tensors: dict[str, torch.Tensor], roster: Roster, _ferry: Ferry) -> None:
+        if roster in sat:  # a replay has changed what was read
+            entry = next(route.base for route in routes if route.base.step == index.step)
+            fetch(disk, rank, entry, index, tensors)
+        sat.append(roster)
+        _sit(index, tensors, roster)
+
+    sat: list[Roster] = []
+    ways = [
+        DiskWay(disk, rank, route, lambda index, route=route: _seats(index, wants, all_of_it=bool(route.records)))  # type: ignore[misc]
+        for route in routes
+    ]
+    if routes[0].records and (known := _context_alone(ways[0], wants)) is not None:
+        return known, Roster({}, {}, {}, {}), {}
+    found = recover(ways, build, place)
+    stand_in, index = built[-1]
+    theirs = held_by(index)
+    return found, stand_in, {name: theirs[name] for name in stand_in.parameters}
+
+
+def _context_alone(way: DiskWay, wants: Wants) -> Recovered | None:
+    """What a writer's log says besides updates, where the program wants none of its tensors: nothing is replayed."""
+    try:
+        if _needed(base.load(way.disk, way.rank, way.route.base), wants):
+            return None
+        index, tensors = load(way.disk, way.rank, way.route.base, lambda index: _seats(index, wants))
+        folded: Folded = {name: (item, tensors, way.start) for name, item in index.content.context.items()}
+        for step, record in way.records():
+            if record.head.context:
+                small = blobs(record)
+                folded.update((name, (item, small, step)) for name, item in record.head.context.items())
+    except Damaged:
+        return None  # there may be another way, and `recover` tells
+    context = {name: tree.decode(item, held.__getitem__) for name, (item, held, _) in folded.items()}
+    return Recovered(way.step, context, folded, index, way.name, "nothing to replay", 0.0, way.count, ())
+
+
+def _seats(index: Index, wants: Wants, *, all_of_it: bool = False) -> dict[str, torch.Tensor]:
+    """Where each tensor of a base is read to. Those that are not here are not wanted."""
+    theirs, owners = held_by(index), _owners(index)
+    shapes = {stored.tensor.name: stored.tensor.box.shape for stored in index.tensors}
+    homes: dict[str, Wanted] = {}
+    found: dict[str, torch.Tensor] = {}
+    needed = _needed(index, wants)
+    for stored in sorted(index.tensors, key=lambda stored: not stored.tensor.name.startswith("model/")):
+        name, dtype = stored.tensor.name, TORCH_DTYPES[stored.tensor.dtype]
+        key, owner, state = owners.get(name, ("", name.removeprefix("model/"), ""))
+        if owner in theirs and owner not in needed and not all_of_it:
+            continue
+        seat = None
+        if name == f"model/{owner}":
+            for want in wants.get(theirs[owner].logical, ()):
+                if want.held.pieces and dtype == local(want.parameter).dtype:
+                    seat = want.place(local(want.parameter).detach(), theirs[owner])
+                if seat is not None:
+                    homes[owner] = want
+                    break
+        elif owner in homes and shapes[name] == shapes[f"model/{owner}"] and shapes[name]:
+            seat = homes[owner].place(local(homes[owner].room(key, state, dtype)), theirs[owner])
+        found[name] = room(stored.tensor) if seat is None else seat
+    return found
+
+
+def _needed(index: Index, wants: Wants) -> set[str]:
+    """The parameters of a writer that have something which the program wants."""
+    return {
+        name for name, held in held_by(index).items() if any(want.meets(held) for want in wants.get(held.logical, ()))
+    }
+
+
+def _owners(index: Index) -> dict[str, tuple[str, str, str]]:
+    """Of each tensor of optimizer state: which optimizer's, which parameter's, and what it is called there."""
+    return {
+        held["v"]: (entry.key, name, state)
+        for entry in index.content.optimizers for name, states in entry.state.items()
+        if isinstance(states, dict) and "$" not in states
+        for state, held in states.items() if isinstance(held, dict) and held.get("$") == "tensor"
+    }  # fmt: skip
+
+
+def _stand_in(index: Index, tensors: Mapping[str, torch.Tensor], *, replay: bool) -> Roster:
+    """Parameters over the memory they were read to. Without replay an optimizer is only what it holds."""
+    parameters = {
+        name.removeprefix("model/"): torch.nn.Parameter(tensor, tensor.is_floating_point() or tensor.is_complex())
+        for name, tensor in tensors.items() if name.startswith("model/")
+    }  # fmt: skip
+    optimizers: dict[str, torch.optim.Optimizer] = {}
+    for entry in index.content.optimizers:
+        if replay:
+            optimizers[entry.key] = optimizer_of(entry, parameters, dict(tensors), index.step)
+            continue
+        groups = [
+            {
+                **tree.decode(group.hyper, tensors.__getitem__),
+                "params": [parameters[name] for name in group.parameters if name in parameters],
+            }
+            for group in entry.groups
+        ]
+        optimizers[entry.key] = torch.optim.Optimizer(groups, {})
+    return Roster(dict(parameters), dict(index.content.aliases), {}, optimizers)
+
+
+def _sit(index: Index, tensors: Mapping[str, torch.Tensor], roster: Roster) -> None:
+    """Hyper-parameters and optimizer state as the base holds them; the state stays where it was read to."""
+    for entry in index.content.optimizers:
+        optimizer = roster.optimizers[entry.key]
+        place_groups([tree.decode(group.hyper, tensors.__getitem__) for group in entry.groups], optimizer)
+        optimizer.state.clear()
+        for name, held in entry.state.items():
+            if name.startswith("#"):
+                cast("dict[Any, Any]", optimizer.state)[name[1:]] = tree.decode(held, tensors.__getitem__)
+            elif name in roster.parameters:
+                decoded = tree.decode(held, tensors.__getitem__)
+                check(entry.kind, name, decoded, roster.parameters[name])
+                optimizer.state[roster.parameters[name]] = decoded
