@@ -104,6 +104,35 @@ def test_a_run_of_another_model_is_refused_with_every_difference(tmp_path: Path,
     )
 
 
+def test_groups_in_another_order_get_their_own_hyper_parameters(tmp_path: Path, small: Make) -> None:
+    def grouped(model: nn.Module, *order: str) -> torch.optim.AdamW:
+        kinds = {"decayed": [p for p in model.parameters() if p.dim() > 1],
+                 "plain": [p for p in model.parameters() if p.dim() < 2]}  # fmt: skip
+        decays = {"decayed": 0.25, "plain": 0.0}
+        return torch.optim.AdamW([{"params": kinds[kind], "weight_decay": decays[kind]} for kind in order], lr=0.01)
+
+    model = small().model
+    with everstep.open(tmp_path / "run", model=model, optimizer=grouped(model, "decayed", "plain")) as run:
+        run.resume()
+    other = small(seed=2).model
+    turned = grouped(other, "plain", "decayed")
+    for group in turned.param_groups:
+        group["weight_decay"] = 0.5
+    with everstep.open(
+        tmp_path / "run", model=other, optimizer=turned, settings=everstep.Settings(unmatched="keep")
+    ) as run:
+        run.resume()
+    assert [group["weight_decay"] for group in turned.param_groups] == [0.0, 0.25]
+    mixed = torch.optim.AdamW(other.parameters(), lr=0.01)
+    with (
+        everstep.open(
+            tmp_path / "run", model=other, optimizer=mixed, settings=everstep.Settings(unmatched="keep")
+        ) as run,
+        pytest.raises(everstep.errors.Mismatch, match="groups that differ"),
+    ):
+        run.resume()
+
+
 def test_unmatched_items_are_kept_when_the_settings_say_so(tmp_path: Path, small: Make) -> None:
     program = small()
     with program.open(tmp_path / "run") as run:

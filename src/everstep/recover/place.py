@@ -8,12 +8,15 @@ import torch
 from everstep.capture.roster import Roster
 from everstep.capture.shards import like, local
 from everstep.codec import tree
-from everstep.errors import Damaged
+from everstep.errors import Damaged, Mismatch
 from everstep.recover.ferry import Ferry
-from everstep.store.base import Index
+from everstep.store.base import Index, OptimizerEntry
 
 ELEMENTWISE = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "sum"}
 """State that torch's fused optimizers walk beside the parameter."""
+
+Said = list[tuple[list[str], dict[str, Any]]]
+"""Of each param group the names in it, and its hyper-parameters."""
 
 
 def place_base(index: Index, tensors: Mapping[str, torch.Tensor], roster: Roster, ferry: Ferry) -> None:
@@ -26,7 +29,7 @@ def place_base(index: Index, tensors: Mapping[str, torch.Tensor], roster: Roster
         optimizer = roster.optimizers.get(entry.key)
         if optimizer is None or f"{type(optimizer).__module__}.{type(optimizer).__qualname__}" != entry.kind:
             continue
-        place_groups([tree.decode(group.hyper, tensors.__getitem__) for group in entry.groups], optimizer)
+        place_groups(_by_name(_said(entry, tensors), roster, entry.key), optimizer)
         optimizer.state.clear()
         for name, held in entry.state.items():
             decoded = tree.decode(held, tensors.__getitem__)
@@ -45,7 +48,7 @@ def place_hyper(index: Index, tensors: Mapping[str, torch.Tensor], roster: Roste
     """Hyper-parameters alone, as the base holds them."""
     for entry in index.content.optimizers:
         if (optimizer := roster.optimizers.get(entry.key)) is not None:
-            place_groups([tree.decode(group.hyper, tensors.__getitem__) for group in entry.groups], optimizer)
+            place_groups(_by_name(_said(entry, tensors), roster, entry.key), optimizer)
 
 
 def copy_common(source: Roster, target: Roster, ferry: Ferry) -> None:
@@ -61,11 +64,32 @@ def copy_common(source: Roster, target: Roster, ferry: Ferry) -> None:
     for key, optimizer in source.optimizers.items():
         if (mine := target.optimizers.get(key)) is None or type(mine) is not type(optimizer):
             continue
-        place_groups([_hyper(group) for group in optimizer.param_groups], mine)
+        names = dict(source.groups())[key]
+        said = [(own, _hyper(group)) for own, group in zip(names, optimizer.param_groups, strict=True)]
+        place_groups(_by_name(said, target, key), mine)
         for theirs, ours in same.values():
             if theirs in optimizer.state:
                 held = optimizer.state[theirs].items()
                 mine.state[ours] = {name: _beside(value, ours, ferry) for name, value in held}
+
+
+def _said(entry: OptimizerEntry, tensors: Mapping[str, torch.Tensor]) -> Said:
+    return [(list(group.parameters), tree.decode(group.hyper, tensors.__getitem__)) for group in entry.groups]
+
+
+def _by_name(said: Said, roster: Roster, key: str) -> list[dict[str, Any]]:
+    """Hyper-parameters for each group of the program, as the group had them in which its parameters were."""
+    ours = dict(roster.groups())[key]
+    if ours == [names for names, _ in said]:
+        return [hyper for _, hyper in said]
+    home = {name: hyper for names, hyper in said for name in names}
+    found = []
+    for at, names in enumerate(ours):
+        told = [home[name] for name in names if name in home]
+        if any(one is not told[0] and str(one) != str(told[0]) for one in told[1:]):
+            raise Mismatch(f"optimizer {key!r}, group {at}: its parameters were in groups that differ in the run.")
+        found.append(told[0] if told else {})
+    return found
 
 
 def _hyper(group: dict[str, Any]) -> dict[str, Any]:
