@@ -32,7 +32,7 @@ def of_saving(model: str, saved: Sequence[Saved]) -> Iterator[Row]:
 
 
 def of_loading(model: str, plan: Plan, target: Target, ranks: Sequence[Loaded]) -> Iterator[Row]:
-    """Each turn's ways met the same weather: ratios are taken within a turn, and of these the median."""
+    """Medians over the turns, in which each way had its turn; a ratio is of two medians, as they stand in the rows."""
     turns = {
         key: [together([one.turns[key][at] for one in ranks]) for at in range(plan.turns)] for key in ranks[0].turns
     }
@@ -86,4 +86,4 @@ def _middle(taken: Sequence[Taken]) -> float:
 
 
 def _ratio(one: Sequence[Taken], two: Sequence[Taken]) -> float:
-    return statistics.median(a.seconds / b.seconds for a, b in zip(one, two, strict=True))
+    return _middle(one) / _middle(two)
