@@ -92,12 +92,14 @@ class Expected:
     """The digests of an uninterrupted training, as far as anyone has asked for them."""
 
     def __init__(self, steps: int, shape: tuple[str, ...]) -> None:
-        self._process = victim("-", steps, shape, "--digests")
+        self._start = partial(victim, "-", steps, shape, "--digests")
+        self._process: subprocess.Popen[str] | None = None
         self._found: dict[int, str] = {}
         self._lock = threading.Lock()
 
     def __getitem__(self, step: int) -> str:
         with self._lock:
+            self._process = self._process or self._start()  # not before: it would share the device with who resumes
             while step not in self._found:
                 words = line(self._process)
                 self._found[int(words[1])] = words[4] if words[0] == "resumed" else words[2]
@@ -108,8 +110,9 @@ class Expected:
         story.wrong += [step for step, found in story.states.items() if found != self[step]]
 
     def end(self) -> None:
-        self._process.kill()
-        self._process.wait()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
 
 
 def many(home: Path, source: str, kills: int, steps: int, shape: tuple[str, ...], expected: Expected) -> list[Story]:
@@ -140,9 +143,11 @@ def killed(
     last, heir = -1, start()
     try:
         for at in range(kills + 1):
-            process, heir = heir, start()  # the next one gets ready meanwhile: most of a life is starting Python
+            process = heir
             begin(process)
-            last = one_life(process, rng, story, last, kill=at < kills)
+            told = line(process)
+            heir = start()  # the next one gets ready meanwhile: most of a life is starting Python
+            last = one_life(process, told, rng, story, last, kill=at < kills)
             say(f"{path.name}: {story.kills} of {kills} killed, resumed in {story.seconds[-1:]} s")
         expected.check(story)
     finally:
@@ -150,9 +155,11 @@ def killed(
         heir.wait()
 
 
-def one_life(process: subprocess.Popen[str], rng: random.Random, story: Story, last: int, *, kill: bool) -> int:
-    """From resume to SIGKILL. Returns the last step it said."""
-    _, resumed, spent, origin, found, nbytes = line(process)
+def one_life(
+    process: subprocess.Popen[str], told: list[str], rng: random.Random, story: Story, last: int, *, kill: bool
+) -> int:
+    """From resume, of which it has `told`, to SIGKILL. Returns the last step it said."""
+    _, resumed, spent, origin, found, nbytes = told
     if last >= 0:
         story.rates.append(int(nbytes) / float(spent))
         story.lost.append(max(0, last - int(resumed)))
@@ -198,7 +205,8 @@ def keepers_killed(path: Path, kills: int, steps: int, shape: tuple[str, ...], e
     process.kill()
     process.wait()
     reader.join()
-    one_life(victim(str(path), steps, shape, "--digests"), rng, story, said[-1], kill=False)
+    heir = victim(str(path), steps, shape, "--digests")
+    one_life(heir, line(heir), rng, story, said[-1], kill=False)
     expected.check(story)
     return story
 

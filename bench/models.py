@@ -29,8 +29,10 @@ SHAPES = {
     "gpt-124m": Shape(layers=12, width=768, heads=12, batch=16),
     "gpt-355m": Shape(layers=24, width=1024, heads=16, batch=16),
     "gpt-774m": Shape(layers=36, width=1280, heads=20, batch=16),
-    # Parameters, moments and gradients take 25 GB and a batch of 8 about 30 GB more: no recomputation is needed.
-    "gpt-1.5b": Shape(layers=48, width=1600, heads=25, batch=8),
+    # A whole state takes longer than a step.
+    "gpt-774m-short": Shape(layers=36, width=1280, heads=20, batch=12),
+    # Parameters, moments and gradients take 25 GB, a batch of 16 less than 60 GB more: no recomputation is needed.
+    "gpt-1.5b": Shape(layers=48, width=1600, heads=25, batch=16),
 }
 IMAGES, PIXELS, CLASSES = 256, 224, 1000
 

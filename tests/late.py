@@ -14,6 +14,7 @@ class LateMover:
     """`Mover` without a GPU. Copies wait until `settle` or `synchronize`; words come in their order."""
 
     lasting = False
+    waited_seconds = 0.0
 
     def __init__(self, bus_bytes_per_s: float | None = None) -> None:
         self.bus_bytes_per_s = bus_bytes_per_s

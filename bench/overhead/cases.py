@@ -45,12 +45,13 @@ FULL = [
     Job("gpt-124m", True, Plan(2, 20, 60, peer_s=15.0), peers=tuple(PEERS)),
     Job("gpt-355m", True, Plan(1, 16, 50, peer_s=15.0), peers=tuple(PEERS)),
     Job("gpt-774m", True, Plan(1, 10, 30)),
-    Job("gpt-1.5b", True, Plan(1, 10, 24)),
+    Job("gpt-774m-short", True, Plan(1, 30, 30), sources=("gradient fp32", "state")),
+    Job("gpt-1.5b", True, Plan(1, 16, 24)),
     Job("resnet-50", False, Plan(2, 16, 40)),
     Job("gpt-124m", False, Plan(1, 20, 60), sources=(*SOURCES, "layer fp32")),
     Job("gpt-355m", False, Plan(1, 16, 50)),
     Job("gpt-774m", False, Plan(1, 10, 30)),
-    Job("gpt-1.5b", False, Plan(1, 10, 24)),
+    Job("gpt-1.5b", False, Plan(1, 16, 24)),
 ]
 
 

@@ -63,7 +63,7 @@ class Measured:
 def measure(program: Program, name: str, plan: Plan, home: Path) -> Measured:
     """Without, with (at each interval), without."""
     before = timed(program, plan.measured, warm=plan.warm)
-    peer, steps, directory = PEERS[name](), count(1), home / "peer"
+    peer, steps, directory = PEERS[name](), count(1), home / name.replace(" ", "-")
     held, taken = held_bytes(directory), taken_bytes()
     peer.start(program.model, program.optimizer, directory)
     try:

@@ -82,16 +82,17 @@ def record(program: Program, source: str, plan: Plan, home: Path) -> Recorded:
 
 
 def settings(source: str, program: Program) -> everstep.Settings:
-    """Room for three states and twelve gradients, or for four states: the parts of the default with a shorter ring,
-    because pinning memory takes a second per four gigabytes."""
+    """Room for three states, or four, and twelve gradients: the parts of the default with a shorter ring, because
+    pinning memory takes a second per four gigabytes."""
     kind, _, precision = source.partition(" ")
-    states, gradients = (4, 0) if kind == "state" else (3, 12)
-    wanted = states * int(1.03 * program.bytes_of("state")) + gradients * program.bytes_of(source) + 2 * GIB // 4
+    states = (4 if kind == "state" else 3) * int(1.03 * program.bytes_of("state"))
+    gradients = 12 * program.bytes_of("gradient bf16" if precision == "bf16" else "gradient fp32")
+    wanted = states + gradients + 2 * GIB // 4
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return everstep.Settings(
         source=kind,
         gradients="bf16" if precision == "bf16" else "exact",
-        buffer_bytes_max=min(max(wanted, GIB), int(0.65 * memory)),
+        buffer_bytes_max=min(max(wanted, GIB), int(0.7 * memory)),
     )
 
 

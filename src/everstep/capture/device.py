@@ -6,6 +6,7 @@ on the device first, in training's own order.
 """
 
 import time
+from collections import deque
 from collections.abc import Collection, Sequence
 from weakref import WeakKeyDictionary
 
@@ -39,7 +40,16 @@ class DeviceMover:
         self._pinned: list[int] = []
         self._reading: torch.cuda.Event | None = None
         """After the last copy that reads a state in place."""
+        self._waits: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque()
+        self._waited = 0.0
         self.bus_bytes_per_s: float | None = _measured(device)
+
+    @property
+    def waited_seconds(self) -> float:
+        while self._waits and self._waits[0][1].query():  # type: ignore[no-untyped-call]
+            began, ended = self._waits.popleft()
+            self._waited += began.elapsed_time(ended) / 1e3
+        return self._waited
 
     def pin(self, block: Block) -> None:
         torch.cuda.set_device(self._device)  # threads that pin have no context of their own yet
@@ -112,7 +122,10 @@ class DeviceMover:
 
     def settle(self) -> bool:
         if self._reading is not None:  # what was packed may travel on
-            torch.cuda.current_stream(self._device).wait_event(self._reading)
+            training = torch.cuda.current_stream(self._device)
+            began = training.record_event(_clock())
+            training.wait_event(self._reading)
+            self._waits.append((began, training.record_event(_clock())))
             self._reading = None
         untouched = [self._fresh[what].untouched() for what in self._read]
         self._read.clear()
@@ -161,6 +174,10 @@ class Route:
         """Copies in logical order, for this journey only."""
         if self.ordered:
             self.pointers = []  # such a route is not taken twice
+
+
+def _clock() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
 def _part(parcel: Parcel, which: Sequence[int]) -> Parcel:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import torch
 
 from everstep import native
+from everstep.capture.marks import Marks
 from everstep.capture.shards import local
 from everstep.capture.tensors import on_host, plain
 from everstep.native import reference
@@ -21,17 +22,13 @@ class Watch:
         self._counts: list[int] = []
         self._widths: list[int] = []
         self._plain = False
-
-    @property
-    def exact(self) -> bool:
+        self._marks = Marks()
+        self.exact = all(tensor.device.type != "cuda" for tensor in self._tensors)
         """Whether every look compares every bit. On a device it compares how often a tensor was written to."""
-        return all(tensor.device.type != "cuda" for tensor in self._tensors)
 
     def look(self) -> list[Pair]:
         """What changes when a tensor does: its digest, or on a device where it lies and how often it was written to."""
-        if self.exact:
-            return self.digest()
-        return [(held.data_ptr(), held._version) for held in map(local, self._tensors)]  # noqa: SLF001
+        return self.digest() if self.exact else self._marks.look(self._tensors)
 
     def digest(self) -> list[Pair]:
         held = [local(tensor) for tensor in self._tensors]

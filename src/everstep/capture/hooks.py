@@ -16,6 +16,7 @@ from everstep.capture import rng
 from everstep.capture.context import encode
 from everstep.capture.digests import Watch
 from everstep.capture.layers import Layers, Layout
+from everstep.capture.marks import Marks
 from everstep.capture.mover import Mover, offsets
 from everstep.capture.roster import Roster
 from everstep.capture.shards import local
@@ -49,7 +50,8 @@ class Hooks:
         self._roster = roster
         self._mover = mover
         self._room = take
-        self._captures = captures
+        self.captures = captures
+        """Whether gradients are copied."""
         self._rounds = rounds
         self._about_to_step = about_to_step
         self._watch = Watch(list(roster.parameters.values()))
@@ -60,7 +62,8 @@ class Hooks:
         self._by_layer = by_layer
         self._layers = self._sending()
         self._open: Captured | None = None
-        self._states: dict[str, list[Any]] = {}
+        self._marks = Marks()
+        self._states: list[Pair] = []
         self.digests: list[Pair] = []
         """Of the parameters, in the roster's order, after the last optimizer step; marks only, if not `exact`."""
         self.updates: list[Captured] = []
@@ -131,7 +134,7 @@ class Hooks:
             self._break("the param groups changed")
         elif self._watch.look() != self.digests:
             self._break("parameters were changed outside the optimizer")
-        elif self._states != self._marks():
+        elif self._states != self._look_at_states():
             self._break("optimizer state was changed outside the optimizer")
 
     def remove(self) -> None:
@@ -186,7 +189,7 @@ class Hooks:
         skipped = found is not None and bool(found.item())
         groups, hyper = self._groups(key, optimizer, f"hyper/{at}")
         update = Update(key, groups, None if scale is None else float(scale.item()), skipped)
-        if skipped or self.why_base is not None or not self._captures:
+        if skipped or self.why_base is not None or not self.captures:
             return Captured(update, [], None, hyper, states)
         trained = [
             parameter for group in optimizer.param_groups for parameter in group["params"] if parameter.grad is not None
@@ -240,17 +243,15 @@ class Hooks:
 
     def _look(self) -> None:
         self.digests = self._watch.look()
-        self._states = self._marks()
+        self._states = self._look_at_states()
 
-    def _marks(self) -> dict[str, list[Any]]:
-        """Where the optimizers' state lies and how often it was written to; cheap, and changes when it is edited."""
-        return {
-            key: [
-                (local(value).data_ptr(), local(value)._version) if isinstance(value, torch.Tensor) else None  # noqa: SLF001
-                for held in optimizer.state.values() if isinstance(held, dict) for value in held.values()
-            ]
-            for key, optimizer in self._roster.optimizers.items()
-        }  # fmt: skip
+    def _look_at_states(self) -> list[Pair]:
+        """What changes when somebody edits what an optimizer keeps."""
+        states = [
+            value for optimizer in self._roster.optimizers.values()
+            for held in optimizer.state.values() if isinstance(held, dict) for value in held.values()
+        ]  # fmt: skip
+        return self._marks.look(states)
 
     def _break(self, why: str) -> None:
         self.why_base = self.why_base or why

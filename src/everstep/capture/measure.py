@@ -15,13 +15,27 @@ AREAS = {"gradient": 3, "layer": 3, "state": 4}
 """One holds the newest state, one is filled, one is read by the disk; at every step, one more is on its way."""
 
 
-def measure(roster: Roster, context: Context, settings: Settings, left_bytes: int) -> Sizes:
-    """Room for records and states, for this program and these settings. `left_bytes` a trainer before took."""
+RECORDS_SPREAD = 12
+"""Records that repair states of up to five steps, should whole ones not fit into a step."""
+
+
+def trained_bytes(roster: Roster) -> int:
+    """How large the gradients are that a step makes."""
+    return sum(local(parameter).nbytes for parameter in roster.parameters.values() if parameter.requires_grad)
+
+
+def measure(roster: Roster, context: Context, settings: Settings, left_bytes: int, *, spreads: bool) -> Sizes:
+    """Room for records and states, for this program and these settings. `left_bytes` a trainer before took.
+
+    If it `spreads`, states that were to be taken whole may turn out too large for that.
+    """
     parameters = sum(local(parameter).nbytes for parameter in roster.parameters.values())
-    trained = sum(local(parameter).nbytes for parameter in roster.parameters.values() if parameter.requires_grad)
+    trained = trained_bytes(roster)
     held = sum(local(tensor).nbytes for tensor in snapshot.optimizer_tensors(roster).values())
     small = context.nbytes + HEAD_BYTES + TENSOR_HEAD_BYTES * len(roster.parameters)
     state = parameters + (held or 2 * trained) + context.nbytes + 1024 * len(roster.parameters)
-    record = 2 * small + (0 if settings.source == "state" else trained // (2 if settings.gradients == "bf16" else 1))
-    free = available_bytes() + left_bytes
-    return sizes(record, state, settings.buffer_bytes_max, free, areas=AREAS[settings.source])
+    free, limit, areas = available_bytes() + left_bytes, settings.buffer_bytes_max, AREAS[settings.source]
+    if settings.source == "state":
+        more = RECORDS_SPREAD * (2 * small + trained) if spreads else 0
+        return sizes(2 * small, state, limit, free, areas=areas, ring_bytes=more)
+    return sizes(2 * small + trained // (2 if settings.gradients == "bf16" else 1), state, limit, free, areas=areas)

@@ -44,6 +44,10 @@ class Mover(Protocol):
     def bus_bytes_per_s(self) -> float | None:
         """How fast copies are that training does not wait for; None where it does."""
 
+    @property
+    def waited_seconds(self) -> float:
+        """How long the device has held training back until a copy was done, as far as it has told."""
+
     def pin(self, block: Block) -> None:
         """Make the block fit for the device's own copies."""
 
@@ -87,6 +91,7 @@ class HostMover:
 
     lasting = True
     bus_bytes_per_s = None
+    waited_seconds = 0.0
 
     def pin(self, block: Block) -> None:
         pass

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
 
+ORDINARY = {torch.Tensor, torch.nn.Parameter}
+"""Asked thousands of times per step: these are known at once."""
+
+
 def is_sharded(tensor: torch.Tensor) -> "TypeGuard[DTensor]":
     """Whether it is a DTensor; torch's distributed package is not imported to find out."""
     return hasattr(tensor, "_local_tensor") and hasattr(tensor, "placements")
@@ -22,6 +26,8 @@ def is_sharded(tensor: torch.Tensor) -> "TypeGuard[DTensor]":
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
     """The part that lies in this process; an ordinary tensor is all of it."""
+    if type(tensor) in ORDINARY:
+        return tensor
     return tensor._local_tensor if is_sharded(tensor) else tensor  # noqa: SLF001 to_local() would be seen by autograd
 
 

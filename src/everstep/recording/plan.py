@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from everstep.tune import schedule as schedules
 from everstep.tune.facts import Facts, Piece
+from everstep.tune.window import window
 from everstep.types import Tensor
 
 DEVICE_BYTES_PER_S = 2.0e12
@@ -18,7 +19,11 @@ INTERFERENCE = 0.007
 """Seconds that training loses per second of copying beside it: 0.18 ms of 27 on an H200 at a fixed clock."""
 COUNTED = 8
 """Steps are timed so many at a time: Python may run ahead of the device for a few, and then waits for it."""
-FORWARD_SHARE = 1 / 3
+STEP_SECONDS_MIN = 1e-4
+SNAPSHOT_SHARE = 1 / 6
+"""Of the time between two optimizer steps, how long a snapshot may stay on the device: activations are small then."""
+BUS_SHARE = 0.93
+"""Of the bus, what a state in parts counts on: they follow each other at every step, and none may be late."""
 TOLERANCE = 0.05
 """A plan takes ten milliseconds to make: it is kept while a step is as long as it was, give or take this part."""
 
@@ -32,7 +37,7 @@ class Plan:
     snapshots: frozenset[int]
     predicted: schedules.Schedule | None
     stall_seconds: float = 0.0
-    """How long training waits, all rounds together."""
+    """How long training waits for it, all rounds together."""
 
 
 class Planner:
@@ -45,12 +50,15 @@ class Planner:
         self._began = 0.0
         self._made: dict[bool, tuple[tuple[int, int], float, Plan]] = {}
 
-    def stepped(self, now: float) -> None:
+    def stepped(self, now: float, waited: float = 0.0) -> None:
+        """A step has ended. What training has `waited` for copies is not its own: a plan that holds a step to be as
+        long as its copies made it would never be a better one."""
         self._steps += 1
+        own = now - waited
         if self._steps == COUNTED:
-            self._seconds.append((now - self._began) / COUNTED)
+            self._seconds.append(max(own - self._began, STEP_SECONDS_MIN) / COUNTED)
         if self._steps in (0, COUNTED):
-            self._steps, self._began = 0, now
+            self._steps, self._began = 0, own
 
     def plan(self, described: Sequence[Tensor], gradient_bytes: int, *, spread: bool) -> Plan:
         """The whole state in one step, until enough is known; spread over several if it may be and must."""
@@ -64,24 +72,27 @@ class Planner:
             self._made[spread] = known
         return known[2]
 
-    def cost(self, plan: Plan, gradient_bytes: int, every: int) -> float:
-        """The part of a step that gradients cost at each, and the plan's rounds once in `every` steps."""
+    def cost(self, plan: Plan, gradient_bytes: int, every: int, rest: float = 0.0) -> float:
+        """The part of a step that gradients cost at each, and the plan's rounds once in `every` steps and no more often
+        than after a `rest` of so many seconds."""
         assert self._bus is not None
         assert plan.predicted is not None
-        alone = INTERFERENCE * gradient_bytes / self._bus / statistics.median(self._seconds)
-        rounds = len(plan.rounds)
-        return alone + max(0.0, plan.predicted.overhead - alone) * rounds / max(every, rounds)
+        step, rounds = statistics.median(self._seconds), len(plan.rounds)
+        alone = INTERFERENCE * gradient_bytes / self._bus / step
+        return alone + max(0.0, plan.predicted.overhead - alone) * rounds / max(every, rounds, rest / step)
 
     def _planned(self, described: Sequence[Tensor], gradient_bytes: int, step: float, *, spread: bool) -> Plan:
         pieces = _pieces(described)
         facts = self._facts(described, pieces, gradient_bytes, step)
-        if spread or not gradient_bytes:
+        if spread:
             found = schedules.schedule(facts)
-            if found.spread > 1 and not spread:
-                found = schedules.schedule(facts, spread=1)
+            if found.spread > 1:
+                facts = replace(facts, bus_bytes_per_s=BUS_SHARE * facts.bus_bytes_per_s)
+                found = schedules.schedule(facts)
         else:
-            found = schedules.schedule(_beside(facts), spread=2)
-        stall = found.stall_seconds * found.spread
+            facts = _beside(facts) if gradient_bytes else facts
+            found = schedules.schedule(facts, spread=2 if gradient_bytes else 1)
+        stall = (found.stall_seconds - window(facts).stall_seconds) * found.spread
         if spread:
             rounds = tuple(
                 tuple(at for name in dict.fromkeys(copy.name for copy in copies) for at in pieces[name])
@@ -98,10 +109,9 @@ class Planner:
         assert self._bus is not None
         state_bytes = sum(tensor.nbytes for tensor in described)
         optimizer = min(0.2 * step, (2 * state_bytes + gradient_bytes) / (1.5 * DEVICE_BYTES_PER_S))
-        window = step - optimizer
         return Facts(
             tuple(Piece(name, sum(described[at].nbytes for at in held), len(held)) for name, held in pieces.items()),
-            self._bus, COPY_SECONDS, DEVICE_BYTES_PER_S, FORWARD_SHARE * window, (1 - FORWARD_SHARE) * window,
+            self._bus, COPY_SECONDS, DEVICE_BYTES_PER_S, step - optimizer, 0.0,  # backward writes to other gradients
             optimizer, gradient_bytes, INTERFERENCE, ((0.0, 1 << 60),),
         )  # fmt: skip
 
@@ -112,9 +122,8 @@ def _beside(facts: Facts) -> Facts:
     Its snapshot travels ahead of the next gradient, and is gone before activations have grown to half their size.
     """
     left = facts.window_seconds - min(facts.gradient_seconds, 0.9 * facts.window_seconds)
-    forward = max(0.0, left - facts.backward_seconds)
-    room = ((0.0, 1 << 60), (facts.optimizer_seconds + min(facts.forward_seconds / 2, 0.9 * left), 0))
-    return replace(facts, gradient_bytes=0, forward_seconds=forward, backward_seconds=left - forward, room=room)
+    gone = facts.optimizer_seconds + min(SNAPSHOT_SHARE * facts.window_seconds, 0.9 * left)
+    return replace(facts, gradient_bytes=0, forward_seconds=left, room=((0.0, 1 << 60), (gone, 0)))
 
 
 def _pieces(described: Sequence[Tensor]) -> dict[str, list[int]]:

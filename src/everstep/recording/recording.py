@@ -27,6 +27,7 @@ from everstep.settings import Settings
 from everstep.types import Tensor
 
 GAP = "steps before it were not recorded"
+IN_PARTS = "a whole state per step costs too much; from now on gradients are recorded, and states taken in parts"
 PIN_SECONDS = 600.0
 
 
@@ -39,9 +40,10 @@ class Recording:
         self._settings = settings
         self._mover = mover
         self._pace = Pace(settings)
+        captures = settings.source != "state"
         self._hooks = Hooks(
-            program.roster, mover, self._take, captures=settings.source != "state",
-            rounds=settings.gradients == "bf16", by_layer=settings.source == "layer", about_to_step=self._confirm,
+            program.roster, mover, self._take, captures=captures, rounds=captures and settings.gradients == "bf16",
+            by_layer=settings.source == "layer", about_to_step=self._confirm,
         )  # fmt: skip
         self._states = States(link, program, settings, mover, self._vouch)
         self._proof = Proof() if not self._hooks.exact else None
@@ -55,6 +57,7 @@ class Recording:
     def begin(self, step: int, epoch: int | None, *, memory: bool, changed: str | None) -> None:
         """Go on after `step`. `changed` says why the next step cannot follow from the records before it."""
         self.step = self.recorded = step
+        self._digest(step)  # the first time takes a second, and while memory is pinned, until that is done
         pins = None if self._mover.lasting else self._mover
         held = self._link.begin(step, epoch, memory=memory, ring=self._states.ring, pins=pins)
         self._states.begin()
@@ -64,7 +67,6 @@ class Recording:
             self._link.poke()
         if not memory:  # who resumes from memory is in a hurry, and has areas
             self._link.areas.wait(PIN_SECONDS, all_of_them=True)
-        self._digest(step)  # the first time takes a second: better now than in the middle of training
         self._program.context.forget()
         self._hooks.start()
         if changed or not held:
@@ -90,11 +92,11 @@ class Recording:
             )
         used = link.ring.word(rings.W_COMMITTED) - 1  # a commit that was interrupted has used up its number
         step = max(self.step, used) + 1
-        why_base = hooks.why_base or (GAP if self._gap else None)
+        why_base = hooks.why_base or self._turn() or (GAP if self._gap else None)
         self._gap = True  # an interrupt from here on leaves a gap, and a base closes it
         link.committed(step)
         try:
-            if self._settings.source == "state" and hooks.why_base is None:
+            if not hooks.captures and hooks.why_base is None:
                 recorded = self._commit_state(step)
             elif why_base is None:
                 recorded = self._commit_record(step)
@@ -171,7 +173,7 @@ class Recording:
         if whole:
             self._digest(step)
         due = self._pace.recorded(taken.nbytes, time.perf_counter()) or self._link.wants_base or self._owed
-        to_disk = due and self._states.affordable and not self._link.base_in_hand
+        to_disk = due and self._states.affordable(to_disk=True) and not self._link.base_in_hand
         if to_disk and self._state(step, to_disk=True):
             return True
         if self._states.take_part(step, taken.nbytes):
@@ -181,8 +183,8 @@ class Recording:
     def _commit_base(self, step: int, why: str) -> bool:
         """A step that replay cannot reach: only a whole state can hold it."""
         link = self._link
-        if why in (GAP, BUFFER_FULL) and 2 * link.pen.used_bytes > link.ring.data_bytes:
-            self._give_up(step, why)  # any sooner, and every step would cost a whole state
+        if why in (GAP, BUFFER_FULL) and not self._states_help():
+            self._give_up(step, why)
             return False
         self._owed = not link.wait_for_base(self._stall if link.areas.count == 1 else 0.0)
         if self._owed and link.areas.count == 1:
@@ -217,6 +219,18 @@ class Recording:
             return True
         self._give_up(step, "no area was free")
         return False
+
+    def _turn(self) -> str | None:
+        """Gradients are recorded from now on, if that is the better way; then a base must come first."""
+        if self._hooks.captures or not self._states.in_parts:
+            return None
+        self._hooks.captures = True
+        return IN_PARTS
+
+    def _states_help(self) -> bool:
+        """Whether a state now closes a gap for long. Any sooner, and every step would cost a whole one."""
+        ring, unread = self._link.ring.data_bytes, self._link.pen.unread_bytes
+        return 2 * unread <= ring and self._states.affordable(to_disk=False)
 
     def _state(self, step: int, *, to_disk: bool, must: bool = False) -> bool:
         """The whole state as it is now. False when there is no room for it."""

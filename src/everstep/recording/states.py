@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from everstep.capture.measure import measure
+from everstep.capture.measure import measure, trained_bytes
 from everstep.capture.mover import Mover, offsets
 from everstep.capture.snapshot import Camera, Fixed, Picture
 from everstep.keeper.link import Link
@@ -26,7 +26,9 @@ AREA_SPARE_BYTES = 1 << 20
 RECORDS_SPARE = 4
 """A new state is due while the ring has still room for so many records."""
 WAITING_SHARE = 0.003
-"""Of its time, what training may spend waiting until a whole state has left for the disk."""
+"""Of its time, what training may spend waiting until states have left."""
+WHOLE_OVERHEAD_MAX = 0.01
+"""Whole states at every step may cost so much of it. Above that they are taken in parts, if these cost less."""
 
 
 @dataclass(slots=True)
@@ -50,18 +52,22 @@ class States:
         self._link, self._program, self._settings, self._mover, self._vouch = link, program, settings, mover, vouch
         self._camera = Camera()
         self._planner = Planner(mover.bus_bytes_per_s)
-        self._sizes = measure(program.roster, program.context, settings, link.left_bytes)
+        spreads = program.per_parameter and mover.bus_bytes_per_s is not None
+        self._sizes = measure(program.roster, program.context, settings, link.left_bytes, spreads=spreads)
         self._fill: Fill | None = None
         self._late: tuple[Area, Fixed, tuple[int, ...], int, int] | None = None
         self._predicted: float | None = None
         self._rounds = 1
         self._record_bytes = 0
-        self._affordable = 0.0
+        self._costly = False
+        """Whether training waits for each state of the memory tier."""
+        self._disk_after = self._memory_after = 0.0
+        self.in_parts = False
+        """Whether whole states, one per step, have turned out to cost more than parts of them with gradients would."""
 
-    @property
-    def affordable(self) -> bool:
-        """Whether training has gone on for long enough since it last waited for a whole state."""
-        return time.perf_counter() >= self._affordable
+    def affordable(self, *, to_disk: bool) -> bool:
+        """Whether training has gone on for long enough since it last waited for a state."""
+        return time.perf_counter() >= (self._disk_after if to_disk else self._memory_after)
 
     @property
     def predicted(self) -> float | None:
@@ -86,7 +92,7 @@ class States:
         return rings.create(self._sizes.ring_bytes, present=False)
 
     def stepped(self) -> None:
-        self._planner.stepped(time.perf_counter())
+        self._planner.stepped(time.perf_counter(), self._mover.waited_seconds)
 
     def take(self, step: int, *, to_disk: bool, must: bool = False) -> int | None:
         """The whole state as it is now: its size; None when there is no room. What `must` be is waited for."""
@@ -98,10 +104,14 @@ class States:
             return None
         fixed = picture.fixed
         plan = self._planner.plan(fixed.described, self._record_bytes, spread=False)
-        if self._settings.source == "state":
+        rested = time.perf_counter() + plan.stall_seconds / WAITING_SHARE
+        if to_disk:
+            self._disk_after = rested
+        if self._costly:
+            self._memory_after = rested
+        if self._settings.source == "state" and not self.in_parts:
             self._predict(plan, 0)
-        elif to_disk:
-            self._affordable = time.perf_counter() + plan.stall_seconds / WAITING_SHARE
+            self.in_parts = self._better_in_parts(plan, fixed)
         now = plan.rounds[0] if not plan.snapshots else tuple(at for at in plan.rounds[0] if at not in plan.snapshots)
         self._mover.copy(area.block, fixed.parcel(now))
         self._copy_brief(area, picture)
@@ -125,9 +135,13 @@ class States:
             return False
         fixed = self._camera.fixed(self._program.roster)
         plan = self._planner.plan(fixed.described, record_bytes, spread=self._program.per_parameter)
+        if not self._holds(plan, record_bytes):
+            self._say_too_small(len(plan.rounds), record_bytes)
+            plan = self._planner.plan(fixed.described, record_bytes, spread=False)
         self._rounds = len(plan.rounds)
+        self._costly = self._rounds == 1 and plan.stall_seconds > 0
         self._predict(plan, record_bytes)
-        if len(plan.rounds) == 1:
+        if self._rounds == 1:
             self.take(step, to_disk=False)
             return False
         area = self._area(fixed.nbytes, must=False)
@@ -180,16 +194,45 @@ class States:
         """Whether memory needs a newer state, before the records since the last fill the ring."""
         link = self._link
         link.settle()
-        if link.areas.count == 1 or link.tally.filling:
+        if link.areas.count == 1 or link.tally.filling or not self.affordable(to_disk=False):
             return False
         spare = max((RECORDS_SPARE + self._rounds) * record_bytes, link.ring.data_bytes // 4)
         return link.tally.newest < 0 or link.pen.used_bytes + spare > link.ring.data_bytes
+
+    def _holds(self, plan: Plan, record_bytes: int) -> bool:
+        """Whether the ring has room for the records of two states in parts, the complete one and the next."""
+        rounds = len(plan.rounds)
+        return rounds == 1 or self._needed(rounds, record_bytes) <= self._link.ring.data_bytes
+
+    def _needed(self, rounds: int, record_bytes: int) -> int:
+        return (2 * rounds + 2) * record_bytes
+
+    def _say_too_small(self, rounds: int, record_bytes: int) -> None:
+        ring, needed = self._link.ring.data_bytes, self._needed(rounds, record_bytes)
+        self._link.warn(
+            f"memory does not hold every step: a state takes {rounds} steps to copy, and the records of twice as many "
+            f"need {needed / GIB:.1f} GiB, of which there are {ring / GIB:.1f}. Settings(buffer_bytes_max=...) allows "
+            "more, Settings(gradients='bf16') needs less.",
+            kind="memory does not hold every step",
+        )
+
+    def _better_in_parts(self, plan: Plan, fixed: Fixed) -> bool:
+        """Whether whole states cost too much, and memory has room for the other way, which costs less."""
+        if plan.predicted is None or plan.predicted.overhead <= WHOLE_OVERHEAD_MAX or not self._program.per_parameter:
+            return False
+        record_bytes = trained_bytes(self._program.roster)
+        parts = self._planner.plan(fixed.described, record_bytes, spread=True)
+        assert parts.predicted is not None
+        cheaper = parts.predicted.overhead < plan.predicted.overhead
+        surely = self._needed(len(parts.rounds) + 1, record_bytes)  # a step that turns out shorter needs one more
+        return cheaper and self._link.areas.count > 1 and surely <= self._link.ring.data_bytes
 
     def _predict(self, plan: Plan, record_bytes: int) -> None:
         if plan.predicted is not None:
             room = self._link.ring.data_bytes // record_bytes if record_bytes else 0
             every = max(1, room - RECORDS_SPARE - self._rounds)
-            self._predicted = self._planner.cost(plan, record_bytes, every)
+            rest = plan.stall_seconds / WAITING_SHARE if self._costly else 0.0
+            self._predicted = self._planner.cost(plan, record_bytes, every, rest)
 
     def _copy_brief(self, area: Area, picture: Picture) -> None:
         """What may change before the optimizer's next step: buffers, say."""

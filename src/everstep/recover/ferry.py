@@ -14,10 +14,13 @@ SMALL_BYTES = 1 << 20
 
 
 class Ferry:
-    """For one recovery. Whatever cannot be ferried is copied by torch."""
+    """For one recovery. Whatever cannot be ferried is copied by torch.
 
-    def __init__(self, threads: int, buffer_bytes: int = BUFFER_BYTES) -> None:
-        self._threads = threads
+    All cores help, however few training is given (torchrun gives one): nothing else is going on.
+    """
+
+    def __init__(self, buffer_bytes: int = BUFFER_BYTES) -> None:
+        self._threads = native.threads_max()
         self._buffer_bytes = buffer_bytes
         self._buffers: list[tuple[torch.Tensor, torch.cuda.Event]] = []
         self._turn = 0

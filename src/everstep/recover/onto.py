@@ -47,7 +47,7 @@ def onto_program(ways: Sequence[Way], roster: Roster, context: Context, *, stric
     recovered = recover(ways, target)
     if beside:
         stand_in, index, tensors = beside[-1]
-        ferry = Ferry(torch.get_num_threads())
+        ferry = Ferry()
         place_base(index, tensors, roster, ferry)
         copy_common(stand_in, roster, ferry)
     missing = place_context(recovered, roster, context)

@@ -62,7 +62,7 @@ def _replay(
 ) -> Recovered:  # fmt: skip
     """Replay by native rules; should a digest differ, once more by the optimizer itself; should that differ, refuse."""
     rules: Rules | None = Rules(roster.parameters, roster.optimizers, torch.get_num_threads())
-    ferry = Ferry(torch.get_num_threads())
+    ferry = Ferry()
     while True:
         place(index, tensors, roster, ferry)
         folded: Folded = {name: (item, tensors, way.start) for name, item in index.content.context.items()}

@@ -104,7 +104,7 @@ def _replay(
 ) -> _Run:  # fmt: skip
     roster = assemble(index, tensors, replay=True)
     threads = torch.get_num_threads()
-    ferry = Ferry(threads)
+    ferry = Ferry()
     place_base(index, tensors, roster, ferry)
     replay = Replay(roster, Rules(roster.parameters, roster.optimizers, threads) if native else None, ferry)
     folded: Folded = {name: (item, tensors, index.step) for name, item in index.content.context.items()}

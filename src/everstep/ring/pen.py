@@ -47,6 +47,19 @@ class Pen:
         self._collect()
         return self._position - self._tail()
 
+    @property
+    def unread_bytes(self) -> int:
+        """What the disk has still to take, or to pass over."""
+        self._collect()
+        behind = self.ring.word(W_RELEASED) - (self._live[0][0] if self._live else self._next)
+        return self._position - (self._live[max(behind, 0)][1] if behind < len(self._live) else self._start)
+
+    @property
+    def kept(self) -> bool:
+        """Whether memory needs the oldest entry: only a newer state makes room."""
+        self._collect()
+        return bool(self._live) and self._live[0][0] >= self.ring.word(W_KEEP)
+
     def room(self, nbytes: int) -> bool:
         """Whether `take(nbytes)` would succeed now."""
         return self._fit(padded(nbytes)) is not None

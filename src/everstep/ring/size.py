@@ -27,17 +27,19 @@ class Sizes:
     limit_bytes: int = 0
 
 
-def sizes(record_bytes: int, state_bytes: int, budget: int | None, free: int, *, areas: int = 3) -> Sizes:
+def sizes(
+    record_bytes: int, state_bytes: int, budget: int | None, free: int, *, areas: int = 3, ring_bytes: int = 0
+) -> Sizes:
     """So many areas and a ring of sixteen records if they fit, else fewer and at least four, else a ring alone.
 
     With two areas, the next state waits for the disk. The ring never gets less than two and a half records: one is
-    written while one is taken. `free`: what is, and what this run had before.
+    written while one is taken; and `ring_bytes` if there is room. `free`: what is, and what this run had before.
     """
     limit = int(SHARE * free) if budget is None else budget
     most = int(SHARE_MAX * free) if budget is None else budget
     least = max(5 * record_bytes // 2, MIB // 16)
     few = max(RECORDS_MIN * record_bytes, least)
-    wanted = max(RECORDS_WANTED * record_bytes, RING_BYTES_MIN)
+    wanted = max(RECORDS_WANTED * record_bytes, ring_bytes, RING_BYTES_MIN)
     for count in range(areas, 1, -1):
         rest = limit - count * state_bytes
         if rest >= few:

@@ -14,6 +14,7 @@ class Tally:
         self._pending: deque[tuple[int, int, int, int]] = deque()
         self._records: dict[int, int] = {}
         self._memory = -1
+        self._keeps = False
         self.newest = -1
         """The entry of the newest whole state; -1 for none."""
 
@@ -36,6 +37,7 @@ class Tally:
         """The newest step that memory holds. What it needs is kept in the ring, if it `keeps` anything at all."""
         ring = self._pen.ring
         ring.say(W_MEMORY, int(keeps))
+        self._keeps = keeps
         while self._pending and (ring.whole(self._pending[0][0]) or self._pending[0][0] < ring.word(W_KEEP)):
             sequence, kind, step, low = self._pending.popleft()
             if kind == UPDATE:
@@ -47,6 +49,11 @@ class Tally:
         if not keeps:  # memory promises nothing: the disk alone decides what goes
             self._pen.keep_from(self._pen.next)
         return self._memory
+
+    def stuck(self) -> bool:
+        """Whether memory needs the oldest entry, and no newer state is on its way that would let it go."""
+        self.look(keeps=self._keeps)
+        return self._pen.kept and not self.filling
 
     def _stated(self, sequence: int, step: int, low: int) -> None:
         """A state has become whole: nothing before its oldest part is needed."""

@@ -65,6 +65,21 @@ def test_a_base_that_no_step_can_carry_says_how_long_training_waits() -> None:
     assert sorted(at for part in spread.rounds for at in part) == list(range(len(described)))
 
 
+def test_what_training_waits_for_copies_is_not_its_own_time() -> None:
+    """1.5 G parameters in steps of 190 ms. A whole state would make each last 350 ms, and a plan for such steps would
+    then be right for ever."""
+    described, gradient = state(48, 1600)
+    planner, now, waited = Planner(BUS), 0.0, 0.0
+    for _ in range(40):
+        planner.stepped(now, waited)
+        plan = planner.plan(described, gradient, spread=True)
+        moved = gradient + max(sum(described[at].nbytes for at in part) for part in plan.rounds)
+        wait = max(0.0, moved / BUS - 0.18)
+        now, waited = now + 0.19 + wait, waited + wait
+    assert 5 <= len(plan.rounds) <= 6
+    assert wait == 0
+
+
 def test_a_plan_is_kept_while_steps_are_as_long_as_they_were() -> None:
     described, gradient = state(4, 256)
     planner, now = Planner(BUS), 0.0

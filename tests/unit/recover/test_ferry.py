@@ -11,14 +11,14 @@ LARGE = SMALL_BYTES // 4 + 7
 def test_on_the_host_it_is_a_copy() -> None:
     source = torch.randn(LARGE)
     target = torch.empty_like(source)
-    assert Ferry(2).bring(target, source) is target
+    assert Ferry().bring(target, source) is target
     assert torch.equal(target, source)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("buffer_bytes", [1 << 20, 3 << 20, 64 << 20])
 def test_several_buffers_full_arrive_bit_for_bit(buffer_bytes: int) -> None:
-    ferry = Ferry(4, buffer_bytes)
+    ferry = Ferry(buffer_bytes)
     sources = [torch.randint(0, 2**31 - 1, (count,), dtype=torch.int32) for count in (LARGE, 5 * LARGE, 16 * LARGE)]
     targets = [ferry.bring(torch.empty_like(source, device="cuda"), source) for source in sources]
     kept = [source.clone() for source in sources]
@@ -38,7 +38,7 @@ def test_what_cannot_be_ferried_is_copied(kind: str) -> None:
         source = source.t()
     if kind == "other type":
         target = target.double()
-    Ferry(2).bring(target, source)
+    Ferry().bring(target, source)
     assert torch.equal(target.cpu().float(), source)
 
 
@@ -47,6 +47,6 @@ def test_a_parameter_that_is_brought_over_counts_as_changed() -> None:
     parameter = torch.nn.Parameter(torch.zeros(LARGE, device="cuda"))
     before = parameter._version
     with torch.no_grad():
-        Ferry(2).bring(parameter, torch.ones(LARGE))
+        Ferry().bring(parameter, torch.ones(LARGE))
     assert parameter._version > before
     assert bool((parameter == 1).all())
