@@ -4,10 +4,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
+PEERS := .venv-peers
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 SOURCES := $(wildcard src/everstep/native/*.cpp src/everstep/native/*.hpp) CMakeLists.txt pyproject.toml constraints.txt
 
-.PHONY: setup demo check test crash bench clean
+.PHONY: setup demo check test peers crash bench clean
 
 setup: $(STAMP)
 
@@ -33,6 +34,23 @@ check: setup
 test: check
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not crash" tests
 
+# The real DeepSpeed, megatron-core and transformers, in an environment of their own on top of this one: the same torch,
+# the same build of this package. Under this target a peer that is missing fails; elsewhere its tests are skipped.
+peers: $(PEERS)/.ready
+	EVERSTEP_PEERS=required $(PEERS)/bin/python -m pytest tests/peers
+
+$(PEERS)/.ready: $(STAMP)
+	@exec 9> .setup.lock && flock 9 && set -ex; \
+	rm -rf $(PEERS); \
+	$(PYTHON) -m venv $(PEERS); \
+	below=$$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))"); \
+	above=$$($(PEERS)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))"); \
+	echo "import site; site.addsitedir('$$below')" > $$above/below.pth; \
+	pip="$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt"; \
+	$$pip setuptools wheel; \
+	$$pip --no-build-isolation "everstep[peers]"; \
+	touch $@
+
 crash: setup
 	$(BIN)/python -m tests.crash
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m crash tests
@@ -41,4 +59,4 @@ bench: setup
 	$(BIN)/python -m bench.core
 
 clean:
-	rm -rf build $(VENV) .setup.lock
+	rm -rf build $(VENV) $(PEERS) .setup.lock

@@ -53,13 +53,13 @@ def measured(plan: Plan, python: str | None, only: list[str], *, quick: bool) ->
         return
     home = Path(tempfile.mkdtemp(prefix="everstep-bench-"))
     try:
-        saved = world(SAVED.world, home, saving.save, plan, SAVED, home)
+        saved = world(SAVED.world, saving.save, plan, SAVED, home)
         shutil.rmtree(home / "dcp-before")
         model = rows.titled(saved)
         yield from rows.of_saving(model, saved)
         fastest: dict[str, float] = {}
         for target in targets:
-            ranks = world(target.world, home, loading.load, plan, target, home)
+            ranks = world(target.world, loading.load, plan, target, home)
             for row in rows.of_loading(model, plan, target, ranks):
                 if row.metric == "load, from a base" and row.case.endswith("cold"):
                     fastest[target.title] = row.value

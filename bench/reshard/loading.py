@@ -19,6 +19,7 @@ from bench.reshard.saving import beside, settings
 from bench.reshard.worlds import begun, first
 from everstep.capture.context import Context
 from everstep.capture.roster import call_the_roll
+from everstep.company import company
 from everstep.recover.cohort import inventories, stand
 from everstep.recover.reshard import onto_shards
 from everstep.store.disk import existing
@@ -39,16 +40,16 @@ class Loaded:
 def load(rank: int, plan: Plan, target: Target, home: Path) -> Loaded:
     program = Program(plan.shape, target.kind, seed=1)
     world = target.world
-    _everstep(program, rank, world, home / "run", 0)
+    _everstep(program, world, home / "run", 0)
     wanted, known = program.nbytes, program.digests()
     bases = [path for path in gauge.files(home / "run") if path.name.startswith("b000000000000")]
     stored = sum(path.stat().st_size for path in bases)
     ways: dict[str, tuple[Path, Callable[[], object]]] = {
         RAW: (home / "run", lambda: gauge.read(bases, rank * stored // world, wanted)),
-        BASE: (home / "run", lambda: _everstep(program, rank, world, home / "run", 0)),
+        BASE: (home / "run", lambda: _everstep(program, world, home / "run", 0)),
         DCP: (home / "dcp", lambda: dcp.load(prepared, checkpoint_id=str(home / "dcp"))),
         DCP_ALL: (home / "dcp", lambda: _dcp(program, home / "dcp")),
-        LOG: (home / "run", lambda: _everstep(program, rank, world, home / "run", plan.steps)),
+        LOG: (home / "run", lambda: _everstep(program, world, home / "run", plan.steps)),
     }
     turns: dict[tuple[str, Cache], list[Taken]] = {}
     caches: tuple[Cache, Cache] = ("cold", "warm")
@@ -71,7 +72,7 @@ def load(rank: int, plan: Plan, target: Target, home: Path) -> Loaded:
     return Loaded(turns, resumes, wanted)
 
 
-def _everstep(program: Program, rank: int, world: int, run: Path, step: int) -> None:
+def _everstep(program: Program, world: int, run: Path, step: int) -> None:
     """What `resume` does once it holds the run: look, plan, read, prove, place. It changes no file."""
     disk = existing(str(run))
     found = stand(disk, str(run), step)
@@ -79,7 +80,7 @@ def _everstep(program: Program, rank: int, world: int, run: Path, step: int) -> 
     assert found is not None
     assert held is not None
     roster = call_the_roll(program.model, program.optimizer)
-    onto_shards(disk, held, found.step, roster, Context(roster, {}), rank, alone=world == 1)
+    onto_shards(disk, held, found.step, roster, Context(roster, {}), company(), alone=world == 1)
     disk.release()
 
 

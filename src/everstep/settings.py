@@ -13,7 +13,8 @@ class Settings:
 
     source: Literal["gradient", "layer", "state"] = "gradient"
     """What is taken at every step: what the optimizer consumed ("layer": each gradient as soon as backward has made it,
-    for models that are not compiled), or the whole state it left."""
+    for models that are not compiled), or the whole state it left (where no step can carry that: parts of it, with what
+    the optimizer consumed)."""
     gradients: Literal["exact", "bf16"] = "exact"
     """bf16: gradients are rounded *before* the optimizer consumes them: half the bytes, and replay stays exact."""
     buffer_bytes_max: int | None = None

@@ -85,7 +85,7 @@ class Local(msgspec.Struct, frozen=True, array_like=True):
     """Where other ranks hold other values of the same elements: which mesh axis, and which of its ranks."""
 
     def fault(self) -> str | None:
-        """Why this cannot be right, or None: every piece must lie in both tensors."""
+        """Why this cannot be right, or None: every piece must lie in both tensors, each in elements of its own."""
         size, rank = math.prod(self.shape), len(self.logical_shape)
         for piece in self.pieces:
             box, steps = piece.box, piece.strides
@@ -98,6 +98,8 @@ class Local(msgspec.Struct, frozen=True, array_like=True):
                 continue
             if piece.base < 0 or min(steps, default=0) < 0 or last >= size:
                 return f"a piece of {self.logical!r} leaves the {size} elements that hold it"
+        if sum(math.prod(piece.box.shape) for piece in self.pieces) > size:
+            return f"the pieces of {self.logical!r} are more than the {size} elements that hold them"
         return None
 
 

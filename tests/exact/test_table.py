@@ -36,13 +36,7 @@ def trained(
 def test_a_resumed_run_equals_an_uninterrupted_one(optimizer: str, feature: str, tmp_path: Path) -> None:
     settings = everstep.Settings(digest_every=4, base_log_bytes_max=9000 if feature in ("clip", "frozen") else None)
     seen: list[list[int]] = []
-    for until in (
-        1,
-        4,
-        5,
-        9,
-        STEPS,
-    ):  # 4 follows a step that the scaler skipped, 9 lies in the second pass over the data
+    for until in (1, 4, 9, STEPS):  # 4 follows a step that the scaler skipped, 9 lies in the second pass over the data
         program, run = trained(tmp_path / "run", optimizer, feature, until, settings)
         seen += program.seen
         run.close()

@@ -51,7 +51,7 @@ def test_today_s_writer_writes_what_the_golden_writer_wrote(tmp_path: Path) -> N
     heads = []
     for path in (GOLDEN / "run", tmp_path / "run"):
         disk = existing(str(path))
-        records = list(read(disk, survey(disk, str(path)).records.values()))[: make_golden.STEPS]
+        records = list(read(disk, list(survey(disk, str(path)).records.values())))[: make_golden.STEPS]
         heads.append([(r.step, b.head.parameters, b.head.state, b.head.updates, b.head.groups) for r, b in records])
         disk.release()
     assert heads[0] == heads[1]

@@ -1,11 +1,15 @@
 """The code, the page that describes it, and literal bytes say the same."""
 
+import itertools
 import struct
 
+import msgspec
 import pytest
 import xxhash
 
 from everstep.codec import body
+from everstep.dcp import names
+from everstep.dcp.record import Record
 from everstep.log import frame
 from everstep.native import reference
 from everstep.store import document, witness
@@ -23,10 +27,15 @@ def test_the_code_writes_the_bytes_on_the_page(name: str) -> None:
 
 def test_the_page_has_no_vector_that_is_not_checked() -> None:
     assert PAGE.keys() == vectors.made().keys()
+    assert vectors.texts_on_the_page().keys() == vectors.texts().keys()
 
 
-def test_run_json_is_as_on_the_page() -> None:
-    assert vectors.run_json() == vectors.run_json_on_the_page()
+@pytest.mark.parametrize("name", vectors.texts())
+def test_the_code_writes_the_text_on_the_page(name: str) -> None:
+    assert vectors.texts()[name] == vectors.texts_on_the_page()[name]
+
+
+def test_run_json_reads_back() -> None:
     found = document.parse(vectors.run_json_on_the_page(), "run", Identity, name="run.json")
     assert found.run == "000102030405060708090a0b0c0d0e0f"
 
@@ -75,6 +84,26 @@ def test_a_body_reads_back() -> None:
     found = body.parse(memoryview(PAGE["body"]), name="vector")
     assert found.head == vectors.HEAD
     assert bytes(found.blobs["gradient/0/w"][1]) == vectors.BLOB
+
+
+def test_a_layout_puts_each_element_where_the_page_s_formula_does() -> None:
+    """And nowhere twice: what is left over is padding."""
+    told = msgspec.json.decode(vectors.texts_on_the_page()["layout"])
+    whole = {"embed": [(4, 0), (4, 1)], "qkv": [(1, 0), (1, 1), (3, 0), (3, 1), (5, 0), (5, 1)], "flat": [(2, 2)]}
+    for name, indices in whole.items():
+        _, _, _, pieces, _ = told[name]
+        found = {
+            index: base + sum((i - lo) * step for i, lo, step in zip(index, low, strides, strict=True))
+            for (low, high), base, strides in pieces
+            for index in itertools.product(*map(range, low, high))
+        }
+        assert found == {index: at for at, index in enumerate(indices)}
+
+
+def test_a_record_of_dcp_reads_back_and_has_the_name_that_the_page_gives() -> None:
+    found = document.parse(vectors.texts_on_the_page()["dcp-record"], "dcp", Record, name="record")
+    assert found.files[0].checksums == (xxhash.xxh3_128_hexdigest(b"everstep"),)
+    assert names.record(b"everstep") in vectors.PAGE()
 
 
 def test_a_witness_reads_back_for_its_own_epoch_only() -> None:

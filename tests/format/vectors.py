@@ -4,14 +4,17 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import torch
 
 from everstep.codec import body
+from everstep.dcp import record
 from everstep.log import frame
 from everstep.native import reference
 from everstep.store import base, document, witness
 from everstep.store.manifest import Identity
 from everstep.types import Pair, Tensor, whole
+from tests.format import make_golden_parts
 
 PAGE = (Path(__file__).parents[2] / "docs" / "FORMAT.md").read_text
 RUN = bytes(range(16))
@@ -69,10 +72,25 @@ def on_the_page() -> dict[str, bytes]:
     return {name: bytes.fromhex(text) for name, text in found}
 
 
+def texts() -> dict[str, bytes]:
+    """What the code writes where the page shows text."""
+    file = record.Sealed("__0_3fa2c1d09b7e_0.distcp", 8, (record.checksum(b"everstep"),))
+    entry = record.Entry("w", "float32", (2,), ((whole((2,)), record.Place(0, 0, 8)),))
+    said = record.Record("2.13.0", record.BLOCK_BYTES, (file,), (entry,), {}, {"w": ("w",)})
+    return {
+        "run.json": run_json(),
+        "layout": msgspec.json.encode(make_golden_parts.spec(2).locals(make_golden_parts.LOGICAL, 1)),
+        "dcp-record": record.pack(said),
+    }
+
+
+def texts_on_the_page() -> dict[str, bytes]:
+    found = re.findall(r"^```text (\S+)\n(.+)\n```$", PAGE(), re.MULTILINE)
+    return {name: text.encode() for name, text in found}
+
+
 def run_json_on_the_page() -> bytes:
-    found = re.search(r"^```text run.json\n(.+)\n```$", PAGE(), re.MULTILINE)
-    assert found is not None
-    return found[1].encode()
+    return texts_on_the_page()["run.json"]
 
 
 def digests_on_the_page() -> dict[str, str]:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import everstep
-from everstep.cli.held import held
+from everstep.cli.held import held as state_at
 from everstep.errors import Damaged
 from everstep.foreign.arrive.arrive import arrive
 from everstep.foreign.arrive.wishes import wishes
@@ -20,11 +20,14 @@ from tests.unit.foreign.programs import differing
 
 pytestmark = needs("deepspeed")
 STAGES = (1, 2, 3)
+LOADED = ((1, 2), (1, 1), (2, 2), (3, 2), (3, 1))
+"""Stages, and numbers of ranks, of the engines that load what we export."""
 
 
 def engine(stage: int, seed: int, *, universal: bool = False) -> Any:
     import deepspeed
 
+    deepspeed.comm.torch.build_shm_op = lambda: None  # a faster all-reduce that it compiles first, for half a minute
     deepspeed.init_distributed("gloo")
     net, optimizer = program(seed)
     settings: dict[str, Any] = {
@@ -57,37 +60,59 @@ def whole(one: Any, stage: int) -> Tensors:
     return found | {f"model/{key}": buffer for key, buffer in one.module.named_buffers()}
 
 
-def train(rank: int, _ranks: int, stage: int, home: Path) -> None:
-    one = engine(stage, seed=0)
-    for step in range(STEPS):
-        x, y = batch(step)
-        one.backward(((one(x) - y) ** 2).mean())
-        one.step()
-    one.save_checkpoint(str(home / "zero"))
-    found = whole(one, stage)
-    if rank == 0:
-        kept(found, home / "whole.pt")
+def train(rank: int, _ranks: int, homes: dict[int, Path]) -> None:
+    for stage, home in homes.items():
+        one = engine(stage, seed=0)
+        for step in range(STEPS):
+            x, y = batch(step)
+            one.backward(((one(x) - y) ** 2).mean())
+            one.step()
+        one.save_checkpoint(str(home / "zero"))
+        found = whole(one, stage)
+        if rank == 0:
+            kept(found, home / "whole.pt")
 
 
-def load(rank: int, _ranks: int, stage: int, home: Path) -> None:
-    one = engine(stage, seed=8, universal=True)
-    path, _ = one.load_checkpoint(str(home / "universal"))
-    assert path is not None
-    found = whole(one, stage)
-    found["steps"] = torch.tensor(one.global_steps)
-    states = one.optimizer.optimizer.state.values()
-    found["optimizer steps"] = torch.stack([torch.as_tensor(state["step"]).reshape(()) for state in states])
-    found["lr"] = torch.tensor([group["lr"] for group in one.optimizer.param_groups])
-    if rank == 0:
-        kept(found, home / f"loaded{stage}.pt")
+def load(rank: int, ranks: int, homes: dict[int, Path]) -> None:
+    for stage, home in homes.items():
+        one = engine(stage, seed=8, universal=True)
+        path, _ = one.load_checkpoint(str(home / "universal"))
+        assert path is not None
+        found = whole(one, stage)
+        found["steps"] = torch.tensor(one.global_steps)
+        states = one.optimizer.optimizer.state.values()
+        found["optimizer steps"] = torch.stack([torch.as_tensor(state["step"]).reshape(()) for state in states])
+        found["lr"] = torch.tensor([group["lr"] for group in one.optimizer.param_groups])
+        if rank == 0:
+            kept(found, home / f"loaded by {ranks}.pt")
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     homes = {stage: tmp_path_factory.mktemp(f"zero{stage}") for stage in STAGES}
-    for stage, home in homes.items():
-        world(train, stage, home)
+    world(train, homes)
     return homes
+
+
+@pytest.fixture(scope="module")
+def loaded(trained: dict[int, Path]) -> dict[int, Tensors]:
+    """What each stage's engine is to load: the run of another stage, after one step more in plain torch."""
+    held = {}
+    for stage, home in trained.items():
+        arrive(str(trained[4 - stage] / "zero"), str(home / "run"), wishes())
+        net, optimizer = program(seed=9)
+        with everstep.open(home / "run", model=net, optimizer=optimizer) as run:
+            run.resume()
+            x, y = batch(STEPS)
+            ((net(x) - y) ** 2).mean().backward()
+            optimizer.step()
+            run.commit()
+            run.wait(timeout=60)
+        depart(state_at(str(home / "run"), None), str(home / "universal"), "deepspeed-universal")
+        held[stage] = programs.held(net, optimizer)
+    for ranks in (1, 2):
+        world(load, {stage: trained[stage] for stage, number in LOADED if number == ranks}, ranks=ranks)
+    return held
 
 
 def resumed(url: Path) -> programs.Program:
@@ -128,29 +153,19 @@ def test_a_flipped_byte_is_found(stage: int, trained: dict[int, Path], tmp_path:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(("stage", "ranks"), [(1, 2), (1, 1), (2, 2), (3, 2), (3, 1)])
-def test_deepspeed_loads_what_is_exported(stage: int, ranks: int, trained: dict[int, Path], tmp_path: Path) -> None:
-    """From the run of another stage, after one step more in plain torch."""
-    arrive(str(trained[4 - stage] / "zero"), str(tmp_path / "run"), wishes())
-    net, optimizer = program(seed=9)
-    with everstep.open(tmp_path / "run", model=net, optimizer=optimizer) as run:
-        run.resume()
-        x, y = batch(STEPS)
-        ((net(x) - y) ** 2).mean().backward()
-        optimizer.step()
-        run.commit()
-        run.wait(timeout=60)
-    depart(held(str(tmp_path / "run"), None), str(tmp_path / "universal"), "deepspeed-universal")
-    world(load, stage, tmp_path, ranks=ranks)
-    found = torch.load(tmp_path / f"loaded{stage}.pt")
+@pytest.mark.parametrize(("stage", "ranks"), LOADED)
+def test_deepspeed_loads_what_is_exported(
+    stage: int, ranks: int, trained: dict[int, Path], loaded: dict[int, Tensors]
+) -> None:
+    found = torch.load(trained[stage] / f"loaded by {ranks}.pt")
     assert int(found.pop("steps")) == STEPS + 1
     assert set(found.pop("optimizer steps").tolist()) == {STEPS + 1}
     # DeepSpeed gives all groups of stage 3 the first one's hyper-parameters; the export says so.
     assert torch.equal(found.pop("lr"), torch.tensor([1e-2, 1e-2 if stage == 3 else 3e-3]))
-    wanted = {name: value for name, value in programs.held(net, optimizer).items() if "/step/" not in name}
+    wanted = {name: value for name, value in loaded[stage].items() if "/step/" not in name}
     # DeepSpeed's universal loader leaves buffers and frozen parameters alone; they are in the model file.
     lost = {name for name in wanted if "frozen" in name or "running" in name or "num_batches" in name}
     assert [name for name in differing(found, wanted) if name not in lost] == []
-    file = tmp_path / "universal" / f"global_step{STEPS + 1}_universal" / "mp_rank_00_model_states.pt"
+    file = trained[stage] / "universal" / f"global_step{STEPS + 1}_universal" / "mp_rank_00_model_states.pt"
     rest = {f"model/{name}": tensor for name, tensor in torch.load(file)["module"].items()}
     assert differing(rest, {name: wanted[name] for name in lost}) == []

@@ -14,15 +14,21 @@ from torch import nn
 
 RANKS = 2
 STEPS = 3
+REQUIRED = "EVERSTEP_PEERS"
 Tensors = dict[str, torch.Tensor]
 
 
 def needs(package: str) -> list[pytest.MarkDecorator]:
-    """Marks of a module that cannot do without a peer; its own warnings are its own."""
+    """Marks of a module that cannot do without a peer; its own warnings are its own.
+
+    Under `make peers` one that is missing is an error and no reason to skip: a hole must not look like a pass.
+    """
     try:
         there = importlib.util.find_spec(package) is not None
     except ModuleNotFoundError:  # not even what it is a part of
         there = False
+    if not there and os.environ.get(REQUIRED) == "required":
+        raise ModuleNotFoundError(f"{package} is not installed; make peers must try it. Remove .venv-peers and repeat.")
     return [
         pytest.mark.peers,
         pytest.mark.filterwarnings("ignore"),

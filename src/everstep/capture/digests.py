@@ -1,6 +1,5 @@
 """Digests of live tensors: native where the bytes lie in host memory, torch operations elsewhere."""
 
-import itertools
 from collections.abc import Sequence
 
 import torch
@@ -66,23 +65,31 @@ def digest_part(part: torch.Tensor, box: Box, shape: Sequence[int]) -> Pair:
     steps = [1]
     for extent in reversed(shape[1:]):
         steps.insert(0, steps[0] * extent)
-    inner = len(shape)  # from this axis on, the elements of the box follow each other in the whole
-    while inner and all(box.shape[axis] == shape[axis] for axis in range(inner, len(shape))):
+    return digest_at(part, sum(low * step for low, step in zip(box.low, steps, strict=False)), steps)
+
+
+def digest_at(part: torch.Tensor, first: int, steps: Sequence[int]) -> Pair:
+    """What a part adds to a digest in which its first element has the index `first`, and `steps` lead along its axes.
+
+    The part may lie anyhow; it is copied only if what follows each other in the digest does not do so in memory.
+    """
+    if part.device.type != "cpu":
+        return reference.digest_at(part, first, steps)
+    inner, run = part.dim(), 1  # from this axis on, elements have indices that follow each other
+    while inner and (part.shape[inner - 1] == 1 or steps[inner - 1] == run):
         inner -= 1
-    run = 1
-    for axis in range(inner, len(shape)):
-        run *= box.shape[axis]
-    first = sum(low * step for low, step in zip(box.low, steps, strict=False))
-    outer = [range(0, box.shape[axis] * steps[axis], steps[axis]) for axis in range(inner)]
-    starts = [first + sum(offsets) for offsets in itertools.product(*outer)]
-    held = part.detach().contiguous()
-    if not plain(held):
-        pairs = [reference.digest(piece, at) for piece, at in zip(held.reshape(len(starts), -1), starts, strict=True)]
-    else:
-        width, count = held.element_size(), len(starts)
-        pointers = list(range(held.data_ptr(), held.data_ptr() + count * run * width, max(1, run * width)))[:count]
-        pairs = native.digest(pointers, [run] * count, [width] * count, starts, torch.get_num_threads())
-    return total(pairs)
+        run *= part.shape[inner]
+    held = part.detach()
+    if held.is_conj() or held.is_neg() or (held.numel() and not held[(0,) * inner].is_contiguous()):
+        held = held.resolve_conj().resolve_neg().contiguous()
+    starts, places = [first], [0]
+    for axis in range(inner):
+        along = range(held.shape[axis])
+        starts = [start + at * steps[axis] for start in starts for at in along]
+        places = [place + at * held.stride(axis) for place in places for at in along]
+    width, count = held.element_size(), len(starts)
+    pointers = [held.data_ptr() + place * width for place in places]
+    return total(native.digest(pointers, [run] * count, [width] * count, starts, torch.get_num_threads()))
 
 
 def total(pairs: Sequence[Pair]) -> Pair:

@@ -1,4 +1,4 @@
-"""A run's state at a step, put together for other systems: what belongs to the model, to which optimizer, to nobody."""
+"""A state at a step, put together for other systems: what belongs to the model, to which optimizer, to nobody."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,10 +6,10 @@ from typing import Any
 import torch
 
 from everstep.codec import tree
-from everstep.errors import StepNotHeld, Unsupported
+from everstep.errors import NotARun, StepNotHeld, Unsupported
 from everstep.foreign.depart.state import Group, Optimizer, State
 from everstep.log.inventory import survey
-from everstep.recover import choose
+from everstep.recover import choose, others
 from everstep.recover.cohort import inventories, stand
 from everstep.recover.restore import restore
 from everstep.store import base
@@ -69,13 +69,25 @@ def _states(
 def _indexes(url: str, step: int) -> list[Index]:
     """What the bases say that the step was restored from, one for each writer."""
     path, epoch = split_url(url)
-    disk = existing(path)
+    try:
+        disk = existing(path)
+    except NotARun:  # a file
+        return _of_others(path)
     try:
         if epoch is None and cohorts.load_all(disk):
             return _together(disk, path, step)
         return [base.load(disk, 0, choose.routes(survey(disk, path, epoch=epoch), step)[0].base)]
+    except NotARun:
+        return _of_others(path)
     finally:
         disk.release()
+
+
+def _of_others(path: str) -> list[Index]:
+    theirs = others.way(path, proved=True)
+    if theirs is None:
+        raise NotARun(f"{path}: is neither a run nor a checkpoint any more.")
+    return [theirs.index]
 
 
 def _together(disk: Disk, path: str, step: int) -> list[Index]:

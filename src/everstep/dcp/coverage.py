@@ -1,18 +1,14 @@
-"""Whether boxes hold every element of a tensor exactly once. Pure.
+"""Whether the parts of a tensor, as somebody describes them, are every element of it exactly once. Pure.
 
 torch.distributed.checkpoint compares volumes at save when there are several ranks, and nothing at load: elements that
 no chunk holds keep whatever was in memory.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from everstep.layout import boxes
+from everstep.foreign.tiling import hole, overlap, span
 from everstep.types import Box, whole
-
-NAMED_MAX = 3
-SEARCHED_MAX = 1000
-"""With more boxes than this a hole is counted and not located: finding it takes the square of their number."""
 
 
 def fault(name: str, shape: tuple[int, ...], held: Sequence[Box]) -> str | None:
@@ -24,24 +20,9 @@ def fault(name: str, shape: tuple[int, ...], held: Sequence[Box]) -> str | None:
             return f"a part of {name!r} has {len(box.low)} axes, the tensor has {len(shape)}"
         if any(not 0 <= low <= high <= n for low, high, n in zip(box.low, box.high, shape, strict=True)):
             return f"the part {span(box)} of {name!r} leaves its shape {list(shape)}"
-    # Swept along the axis that is cut most, the search is linear for every regular layout.
-    order = sorted(range(len(shape)), key=lambda axis: -len({box.low[axis] for box in held}))
-    turned = [Box(tuple(box.low[axis] for axis in order), tuple(box.high[axis] for axis in order)) for box in held]
-    if (pair := boxes.overlapping(turned)) is not None:
-        return f"the parts {span(held[pair[0]])} and {span(held[pair[1]])} of {name!r} overlap"
-    count, wanted = sum(map(boxes.volume, held)), math.prod(shape)
-    if count != wanted:
-        gaps = boxes.missing(whole(shape), held) if len(held) <= SEARCHED_MAX else []
-        where = f": {some(map(span, gaps))}" if gaps else ""
-        return f"{wanted - count} of {wanted} elements of {name!r} are in no part{where}"
+    if pair := overlap(held):
+        return f"the parts {pair} of {name!r} overlap"
+    count, where = hole(shape, held)
+    if count:
+        return f"{count} of {math.prod(shape)} elements of {name!r} are in no part{where and f': {where}'}"
     return None
-
-
-def span(box: Box) -> str:
-    return "[" + ", ".join(f"{low}:{high}" for low, high in zip(box.low, box.high, strict=True)) + "]"
-
-
-def some(items: Iterable[str]) -> str:
-    """A list that fits into a message."""
-    given = list(items)
-    return ", ".join(given[:NAMED_MAX]) + (f" and {len(given) - NAMED_MAX} more" if len(given) > NAMED_MAX else "")

@@ -32,7 +32,10 @@ def growing(path: str) -> str:
         taken = False
     except NotADirectoryError as file:
         raise StoreFailed(f"{path}: is a file; a checkpoint is a folder. Choose another path.") from file
-    return path if taken else names.staging(path)
+    where = path if taken else names.staging(path)
+    if os.path.islink(where):  # never `path`, whose links were followed: what it leads to is somebody else's
+        raise StoreFailed(f"{where}: is a link; a save grows in a folder of its own. Nothing was changed. Remove it.")
+    return where
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -119,7 +122,7 @@ def _recycle(parent: LocalDisk, wanted: str, *, new: bool) -> None:
     may be a save that begins this moment, and stays.
     """
     for name in parent.names(""):
-        if not names.STAGING.fullmatch(name) or name == wanted:
+        if not names.STAGING.fullmatch(name) or name == wanted or os.path.islink(os.path.join(parent.root, name)):
             continue
         with contextlib.suppress(NotADirectoryError, FileNotFoundError):
             disk = LocalDisk(os.path.join(parent.root, name))

@@ -14,8 +14,8 @@ from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.planner import LoadPlanner, ReadItem
 from torch.serialization import get_unsafe_globals_in_checkpoint
 
-from everstep.dcp.coverage import some
 from everstep.errors import Unsupported
+from everstep.foreign.tiling import some
 
 
 class Guarded:

@@ -27,7 +27,7 @@ from everstep.dcp.guard import Guarded
 from everstep.dcp.proving import GATHERED_BYTES, ProvingFile
 from everstep.dcp.record import Record
 from everstep.dcp.refusal import refusal
-from everstep.dcp.writer import located
+from everstep.dcp.target import located, required
 from everstep.errors import Damaged, EverstepError, Misuse
 from everstep.foreign.metadata import Index
 from everstep.store.disk import LocalDisk
@@ -114,13 +114,7 @@ class Reader(StorageReader):
 
     @property
     def path(self) -> str:
-        if self._path is None:
-            raise Misuse("no path: give one to Reader(path), or to dcp.load as checkpoint_id.")
-        return self._path
-
-    @property
-    def checkpoint_id(self) -> str | None:
-        return self._path
+        return required(self._path, "Reader(path), or to dcp.load")
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:

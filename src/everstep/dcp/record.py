@@ -14,10 +14,11 @@ import msgspec
 import xxhash
 
 from everstep.dcp import names
-from everstep.dcp.coverage import fault, some
+from everstep.dcp.coverage import fault
 from everstep.errors import Damaged, EverstepError
 from everstep.foreign import metadata
 from everstep.foreign.metadata import Index, Sharded, Stretch
+from everstep.foreign.tiling import some
 from everstep.store import document
 from everstep.store.disk import Disk
 from everstep.types import Box

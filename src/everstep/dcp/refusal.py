@@ -3,8 +3,8 @@
 import os
 
 from everstep.dcp import names
-from everstep.dcp.coverage import some
 from everstep.errors import Damaged
+from everstep.foreign.tiling import some
 
 
 def refusal(path: str) -> Damaged:

@@ -61,13 +61,16 @@ class SealingFile(io.RawIOBase):
         if self._room < BLOCK_BYTES:
             self._checksums.append(self._block.hexdigest())
         self._disk.sync(self._handle)
-        self._disk.close(self._handle)
+        handle, self._handle = self._handle, -1
+        self._disk.close(handle)
         return Sealed(self._name, self._nbytes, tuple(self._checksums))
 
     def discard(self) -> None:
+        """Nothing is left of it, and nothing more is written; done once, however often it is asked for."""
         handle, self._handle = self._handle, -1
-        self._disk.close(handle)
-        self._disk.remove(self._name)
+        if handle >= 0:
+            self._disk.close(handle)
+            self._disk.remove(self._name)
 
 
 class SealedFiles:
@@ -87,10 +90,10 @@ class SealedFiles:
             stream = io.BufferedWriter(file, GATHERED_BYTES)
             yield stream
             stream.close()
+            sealed = file.seal()
         except BaseException:
             file.discard()
             raise
-        sealed = file.seal()
         if sealed is not None:
             with self._lock:
                 self._sealed[name] = sealed

@@ -48,9 +48,10 @@ def prove(path: str, items: Iterable[tuple[str, Located]]) -> list[str]:
             try:
                 for member in archive.members(file, place.offset, place.length).values():
                     archive.verify(file, member)
-                    proved, bare = (
-                        (proved, bare + member.nbytes) if member.crc32 is None else (proved + member.nbytes, bare)
-                    )
+                    if member.crc32 is None:
+                        bare += member.nbytes
+                    else:
+                        proved += member.nbytes
             except Damaged as damaged:
                 raise Damaged(f"{name!r}: {damaged}") from damaged
     return [BARE, f"{proved} bytes agree with their CRC-32; {bare} bytes have no checksum and were taken as they are."]

@@ -23,9 +23,9 @@ from everstep.dcp import describe, folder, names
 from everstep.dcp.folder import Begun
 from everstep.dcp.record import Sealed
 from everstep.dcp.sealing import SealedFiles
+from everstep.dcp.target import located, required
 from everstep.errors import Misuse, StoreFailed, Unsupported
 from everstep.store.disk import LocalDisk
-from everstep.url import local_path
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -108,13 +108,7 @@ class Writer(StorageWriter):
 
     @property
     def path(self) -> str:
-        if self._path is None:
-            raise Misuse("no path: give one to Writer(path), or to dcp.save as checkpoint_id.")
-        return self._path
-
-    @property
-    def checkpoint_id(self) -> str | None:
-        return self._path
+        return required(self._path, "Writer(path), or to dcp.save")
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
@@ -169,8 +163,3 @@ class InMemory(FileSystem):
 
     def rename(self, path: str | os.PathLike[str], new_path: str | os.PathLike[str]) -> None:
         """Nothing has a name here."""
-
-
-def located(path: str | os.PathLike[str]) -> str:
-    """The folder that is meant, links followed: a rename would replace the link and not what it leads to."""
-    return os.path.realpath(local_path(path))

@@ -19,6 +19,7 @@ from everstep.foreign.inert import TensorRef
 from everstep.foreign.metadata import Index, Sharded, Stretch
 from everstep.foreign.names import Arranged
 from everstep.foreign.plain import Tree
+from everstep.frugal import refuse_bomb
 from everstep.types import Box, whole
 
 JSON_BYTES_MAX = 1 << 20
@@ -143,6 +144,7 @@ def _expect_torch_dist(path: str) -> bool:
     """Whether there must be a common.pt; Unsupported when another backend wrote the tensors."""
     with File(path) as file:
         content = file.read(0, min(file.size, JSON_BYTES_MAX))
+    refuse_bomb(content, name=path)
     try:
         said = json.loads(content)
         backend = said["sharded_backend"], said["sharded_backend_version"]

@@ -9,18 +9,17 @@ order, in one piece. Nothing is read but descriptions until somebody reads a pla
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
 from everstep.errors import Damaged
 from everstep.foreign.files import BLOCK_BYTES, File
-from everstep.layout import boxes
-from everstep.types import Box, Tensor, whole
+from everstep.foreign.tiling import hole, overlap, some
+from everstep.types import Box, Tensor
 
 Plain = None | bool | int | float | str | list["Plain"] | dict[str, "Plain"]
 Part = tuple[Box, "Place"]
-NAMED_MAX = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +112,7 @@ def verify(checkpoint: Checkpoint, done: Callable[[int], None] = lambda _n: None
                     bad.append(f"{wanted[key]!r} ({path}, bytes {start} to {start + nbytes})")
     if bad:
         raise Damaged(
-            f"{checkpoint.path}: {_some(bad)} fail their checksums; the other {len(wanted) - len(bad)} parts are "
+            f"{checkpoint.path}: {some(bad)} fail their checksums; the other {len(wanted) - len(bad)} parts are "
             f"intact. Copy these files again, or from a replica."
         )
     return proved
@@ -158,25 +157,11 @@ def _equal(one: Place, two: Place) -> bool:
 
 
 def _covers(path: str, name: str, shape: tuple[int, ...], held: Sequence[Box]) -> None:
-    # Swept along the axis that is cut most, the check is linear for every regular layout.
-    order = sorted(range(len(shape)), key=lambda axis: -len({box.low[axis] for box in held}))
-    turned = [Box(tuple(box.low[axis] for axis in order), tuple(box.high[axis] for axis in order)) for box in held]
-    if (pair := boxes.overlapping(turned)) is not None:
-        raise Damaged(f"{path}: the parts {_span(held[pair[0]])} and {_span(held[pair[1]])} of {name!r} overlap.")
-    count, wanted = sum(boxes.volume(box) for box in held), math.prod(shape)
-    if count != wanted:
-        gaps = boxes.missing(whole(shape), held) if len(held) <= 1000 else []
+    if pair := overlap(held):
+        raise Damaged(f"{path}: the parts {pair} of {name!r} overlap.")
+    count, where = hole(shape, held)
+    if count:
         raise Damaged(
-            f"{path}: {wanted - count} of {wanted} elements of {name!r} are missing: {_some(map(_span, gaps))}. "
-            f"Other tensors are not concerned; find the missing file, or use another checkpoint."
+            f"{path}: {count} of {math.prod(shape)} elements of {name!r} are missing{where and f': {where}'}. Other "
+            f"tensors are not concerned; find the missing file, or use another checkpoint."
         )
-
-
-def _span(box: Box) -> str:
-    return "[" + ", ".join(f"{low}:{high}" for low, high in zip(box.low, box.high, strict=True)) + "]"
-
-
-def _some(items: Iterable[str]) -> str:
-    """A list that fits into a message."""
-    given = list(items)
-    return ", ".join(given[:NAMED_MAX]) + (f" and {len(given) - NAMED_MAX} more" if len(given) > NAMED_MAX else "")

@@ -8,6 +8,7 @@ from everstep.errors import Damaged, Unsupported
 from everstep.foreign.files import File, beside, listed
 from everstep.foreign.found import Checkpoint, Found, named
 from everstep.foreign.safetensors_file import Header, header
+from everstep.frugal import refuse_bomb
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -61,6 +62,7 @@ def _index(where: str) -> tuple[dict[str, str], int | None]:
         if file.size > INDEX_BYTES_MAX:
             raise Unsupported(f"{where}: {file.size} bytes; at most {INDEX_BYTES_MAX} are read.")
         content = file.read(0, file.size)
+    refuse_bomb(content, name=where)
     try:
         said: Any = json.loads(content)
         weights, total = said["weight_map"], said.get("metadata", {}).get("total_size")

@@ -10,6 +10,7 @@ from everstep.errors import Damaged, Unsupported
 from everstep.foreign.files import File
 from everstep.foreign.found import Place, Stored
 from everstep.foreign.known import size
+from everstep.frugal import refuse_bomb
 from everstep.types import DTYPE_BYTES, whole
 
 HEADER_BYTES_MAX = 100_000_000
@@ -34,6 +35,7 @@ def header(path: str) -> Header:
         if not 2 <= length <= min(HEADER_BYTES_MAX, file.size - 8):
             raise _damaged(path, f"claims a header of {length} bytes")
         content, buffer_bytes = file.read(8, length), file.size - 8 - length
+    refuse_bomb(content, name=path)
     try:
         said = json.loads(content, object_pairs_hook=_once)
         texts = said.pop(METADATA, {})

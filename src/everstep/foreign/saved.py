@@ -15,6 +15,8 @@ from everstep.layout import boxes
 from everstep.types import DTYPE_BYTES, Box, whole
 
 BOXES_MAX = 4096
+EXPANDED_MAX = 1 << 18
+"""Elements of a tensor that has more of them than its storage: expanding repeats some, and a file can say how often."""
 SMALL_BYTES_MAX = 64
 
 
@@ -33,6 +35,11 @@ class Saved:
         count = math.prod(ref.shape)
         if not count:
             return Stored(ref.dtype, ref.shape, ((whole(ref.shape), self.place(ref.storage, 0, 0)),))
+        if count > max(ref.storage.count, EXPANDED_MAX):
+            raise Unsupported(
+                f"{self.path}: a tensor of shape {list(ref.shape)} is a view of {ref.storage.count} elements. Save it "
+                f"again with .contiguous()."
+            )
         if (rows := math.prod(ref.shape[:outer])) > BOXES_MAX:
             raise Unsupported(
                 f"{self.path}: a tensor of shape {list(ref.shape)} is stored with strides {list(ref.strides)}, in "

@@ -3,25 +3,40 @@ is still in the processor's cache, so that proving what is read costs next to no
 """
 
 import ctypes
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
 
 import torch
 
 from everstep import native
+from everstep.capture.digests import total
 from everstep.errors import Damaged
 from everstep.store import names
 from everstep.store.base import Index, Stored
 from everstep.store.disk import Disk, Source
 from everstep.store.manifest import BaseEntry
-from everstep.types import DTYPE_BYTES, printed
+from everstep.types import DTYPE_BYTES, Pair, printed
 
 THREADS = 4
 """A disk needs several readers to give all it has; beyond four none of those measured gave more."""
-STRETCH_BYTES = 32 << 20
-"""What one thread reads at a time: a multiple of every element's width."""
+STRETCH_BYTES = 16 << 20
+"""What one thread takes at a time, of a file and in one piece there, whichever tensors it holds."""
 PIECE_BYTES = 1 << 20
 """Read and digested before the next: it stays in the second-level cache meanwhile."""
+WIDEST_BYTES = 16
+"""Of an element: no cut goes through one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Bytes `first` to `last` of a tensor of the base."""
+
+    stored: Stored
+    first: int
+    last: int
 
 
 def fetch(disk: Disk, rank: int, entry: BaseEntry, index: Index, targets: Mapping[str, torch.Tensor]) -> None:
@@ -31,43 +46,66 @@ def fetch(disk: Disk, rank: int, entry: BaseEntry, index: Index, targets: Mappin
     """
     path = names.tensors(rank, entry.step, entry.epoch)
     wanted = [stored for stored in index.tensors if stored.tensor.name in targets]
-    stretches = [
-        (stored, at, min(at + STRETCH_BYTES, stored.tensor.nbytes))
-        for stored in wanted for at in range(0, max(1, stored.tensor.nbytes), STRETCH_BYTES)
-    ]  # fmt: skip
-    sums = {stored.tensor.name: (0, 0) for stored in wanted}
+    for stored in wanted:
+        target = targets[stored.tensor.name]
+        if target.nbytes != stored.tensor.nbytes or not target.is_contiguous() or target.device.type != "cpu":
+            raise ValueError(f"{stored.tensor.name}: {stored.tensor.nbytes} bytes have no place in such a target")
+    sums: dict[str, list[Pair]] = {stored.tensor.name: [] for stored in wanted}
+    left = deque(_stretches(wanted))
     try:
-        source = disk.source(path)
-        try:
-            with ThreadPoolExecutor(THREADS, "everstep-fetch") as pool:
-                for (stored, _, _), (low, high) in zip(
-                    stretches,
-                    pool.map(lambda one: _stretch(source, index.header_bytes, targets, *one), stretches),
-                    strict=True,
-                ):
-                    known = sums[stored.tensor.name]
-                    sums[stored.tensor.name] = (known[0] + low) % (1 << 64), (known[1] + high) % (1 << 64)
-        finally:
-            source.close()
+        with opened(disk, path, min(THREADS, len(left))) as sources, ThreadPoolExecutor(THREADS, "fetch") as pool:
+            for found in pool.map(lambda source: _read(source, index.header_bytes, targets, left), sources):
+                for name, pair in found:
+                    sums[name].append(pair)
     except (OSError, EOFError) as bad:
         raise Damaged(f"base {names.short(path)}: cannot be read ({bad}).") from bad
     for stored in wanted:
-        if printed(sums[stored.tensor.name]) != stored.digest:
+        if printed(total(sums[stored.tensor.name])) != stored.digest:
             raise Damaged(f"base {names.short(path)}: tensor {stored.tensor.name!r} fails its digest.")
 
 
-def _stretch(
-    source: Source, header_bytes: int, targets: Mapping[str, torch.Tensor], stored: Stored, first: int, last: int
-) -> tuple[int, int]:
-    """Read some of a tensor; the sums of its digest that these bytes make up."""
-    target, width = targets[stored.tensor.name], DTYPE_BYTES[stored.tensor.dtype]
-    if target.nbytes != stored.tensor.nbytes or not target.is_contiguous() or target.device.type != "cpu":
-        raise ValueError(f"{stored.tensor.name}: {stored.tensor.nbytes} bytes have no place in such a target")
-    where, low, high = target.data_ptr(), 0, 0
-    for at in range(first, last, PIECE_BYTES):
-        count = min(PIECE_BYTES, last - at)
-        memory = memoryview((ctypes.c_char * count).from_address(where + at)).cast("B")
-        source.read_into(header_bytes + stored.offset + at, memory)
-        ((one, two),) = native.digest([where + at], [count // width], [width], [at // width], 1)
-        low, high = low + one, high + two
-    return low, high
+@contextmanager
+def opened(disk: Disk, path: str, times: int) -> Iterator[list[Source]]:
+    """A file, open several times: the kernel reads ahead of each by itself, and threads that share one confuse it."""
+    with ExitStack() as held:
+        yield [held.enter_context(closing(disk.source(path))) for _ in range(times)]
+
+
+def _stretches(wanted: Sequence[Stored]) -> Iterator[list[Span]]:
+    """All bytes of these tensors as they follow each other in the file, cut into what one thread takes at a time."""
+    stretch: list[Span] = []
+    room = STRETCH_BYTES
+    for stored in sorted(wanted, key=lambda stored: stored.offset):
+        at = 0
+        while at < stored.tensor.nbytes:
+            last = min(stored.tensor.nbytes, at + room)
+            stretch.append(Span(stored, at, last))
+            room = (room - last + at) // WIDEST_BYTES * WIDEST_BYTES
+            at = last
+            if not room:
+                yield stretch
+                stretch, room = [], STRETCH_BYTES
+    if stretch:
+        yield stretch
+
+
+def _read(
+    source: Source, header_bytes: int, targets: Mapping[str, torch.Tensor], left: deque[list[Span]]
+) -> list[tuple[str, Pair]]:
+    """Read stretches until none are left; of each span, the sums that it adds to its tensor's digest."""
+    found: list[tuple[str, Pair]] = []
+    while left:
+        try:
+            stretch = left.popleft()
+        except IndexError:  # another thread took the last
+            break
+        for span in stretch:
+            name, width = span.stored.tensor.name, DTYPE_BYTES[span.stored.tensor.dtype]
+            where, offset = targets[name].data_ptr(), header_bytes + span.stored.offset
+            for at in range(span.first, span.last, PIECE_BYTES):
+                count = min(PIECE_BYTES, span.last - at)
+                memory = memoryview((ctypes.c_char * count).from_address(where + at)).cast("B")
+                source.read_into(offset + at, memory)
+                (pair,) = native.digest([where + at], [count // width], [width], [at // width], 1)
+                found.append((name, pair))
+    return found

@@ -23,7 +23,8 @@ class Item:
 class Ledger:
     """Every item of a restored state. `replay` says by which rules the records were applied.
 
-    `changed` says why the program that goes on from here is not the one that trained so far; None if it is.
+    `changed` says why the program that goes on from here is not the one that trained so far; None if it is. `digests`
+    says what was proved after tensors had been cut anew; empty where they were not.
     """
 
     step: int
@@ -35,6 +36,7 @@ class Ledger:
     items: tuple[Item, ...]
     notes: tuple[str, ...] = ()
     changed: str | None = None
+    digests: str = ""
 
     def __iter__(self) -> Iterator[Item]:
         return iter(self.items)
@@ -49,6 +51,7 @@ class Ledger:
             f"{self.seconds:.2f} s"
         ]
         lines += [f"  {count:6d} {kind:<10} {status:<9} {origin}" for (kind, status, origin), count in counts.items()]
+        lines += [f"  {self.digests}"] if self.digests else []
         return "\n".join([*lines, *(f"  {note}" for note in self.notes)])
 
 

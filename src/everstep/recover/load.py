@@ -21,9 +21,12 @@ def rooms(index: base.Index) -> dict[str, torch.Tensor]:
     return {stored.tensor.name: room(stored.tensor) for stored in index.tensors}
 
 
-def load(disk: Disk, rank: int, entry: BaseEntry, seats: Seats = rooms) -> tuple[base.Index, dict[str, torch.Tensor]]:
-    """The index and the tensors, all of them by default; Damaged when any byte is not what was written."""
-    index = base.load(disk, rank, entry)
+def load(
+    disk: Disk, rank: int, entry: BaseEntry, seats: Seats = rooms, index: base.Index | None = None
+) -> tuple[base.Index, dict[str, torch.Tensor]]:
+    """The index, if it is not known yet, and the tensors, all of them by default; Damaged when any byte is not what was
+    written."""
+    index = base.load(disk, rank, entry) if index is None else index
     tensors = seats(index)
     fetch(disk, rank, entry, index, tensors)
     return index, tensors

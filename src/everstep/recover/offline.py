@@ -1,6 +1,7 @@
 """What one writer holds of a state, without the training program: plain tensors by name."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ from everstep.recover.choose import Route
 from everstep.recover.ledger import Item, Ledger
 from everstep.recover.parts import held_by
 from everstep.recover.standin import assemble
-from everstep.recover.ways import DiskWay
+from everstep.recover.ways import DiskWay, Way
 from everstep.store.base import Index
 from everstep.store.disk import Disk
 from everstep.types import Local, Tensor
@@ -44,22 +45,27 @@ class Part:
 
 def follow(disk: Disk, rank: int, routes: list[Route]) -> Part:
     """What a writer holds at the routes' step, by name; Damaged when what the files say cannot be put together."""
+    return follow_ways([DiskWay(disk, rank, route) for route in routes])
+
+
+def follow_ways(ways: Sequence[Way]) -> Part:
+    """The same by any ways to one step."""
     try:
-        return _follow(disk, rank, routes)
+        return _follow(ways)
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as bad:
         # No code of the user's runs here, so whatever torch or a lookup refuses was said by a file.
-        raise Damaged(f"step {routes[0].step}: its files do not fit together ({type(bad).__name__}: {bad}).") from bad
+        raise Damaged(f"step {ways[0].step}: its files do not fit together ({type(bad).__name__}: {bad}).") from bad
 
 
-def _follow(disk: Disk, rank: int, routes: list[Route]) -> Part:
+def _follow(ways: Sequence[Way]) -> Part:
     began = time.perf_counter()
     built: list[tuple[Roster, dict[str, torch.Tensor]]] = []
 
     def build(index: Index, tensors: dict[str, torch.Tensor]) -> Roster:
-        built.append((assemble(index, tensors, replay=index.step != routes[0].step), tensors))
+        built.append((assemble(index, tensors, replay=index.step != ways[0].step), tensors))
         return built[-1][0]
 
-    found = recovery.recover([DiskWay(disk, rank, route) for route in routes], build)
+    found = recovery.recover(ways, build)
     roster, stored = built[-1]
     tensors = {f"model/{name}": parameter.detach() for name, parameter in roster.parameters.items()}
     tensors |= optimizer_tensors(roster) if roster.optimizers else _named(stored, "optimizer/")

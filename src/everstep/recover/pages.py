@@ -3,6 +3,7 @@
 Faulting it in four kilobytes at a time takes longer than copying from the page cache does: 0.7 against 1.6 GB/s.
 """
 
+import contextlib
 import ctypes
 import mmap
 
@@ -21,3 +22,14 @@ def in_huge_pages(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.device.type == "cpu" and first < last:
         _madvise(first, last - first, mmap.MADV_HUGEPAGE)  # advice: a kernel without them refuses, and nothing is lost
     return tensor
+
+
+def memory(nbytes: int) -> memoryview:
+    """Fresh memory; nothing touches it before its first use, where a bytearray is zeroed byte by byte."""
+    if nbytes < HUGE_BYTES:
+        return memoryview(bytearray(nbytes))
+    whole = -(-nbytes // HUGE_BYTES) * HUGE_BYTES  # of such a length, the kernel aligns it
+    pages = mmap.mmap(-1, whole, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    return memoryview(pages)[:nbytes]

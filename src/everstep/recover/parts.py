@@ -1,9 +1,20 @@
 """Which parts of which logical tensors a writer's tensors are, and where in them a part lies."""
 
+from dataclasses import dataclass
+
 import torch
 
 from everstep.store.base import Index
 from everstep.types import Box, Local, Piece, boxed
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A box from one piece of a writer's tensor to one piece of the program's."""
+
+    source: Piece
+    target: Piece
+    box: Box
 
 
 def held_by(index: Index) -> dict[str, Local]:

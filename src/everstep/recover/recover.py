@@ -3,7 +3,7 @@
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -18,11 +18,13 @@ from everstep.recover.replay import Folded, Replay
 from everstep.recover.ways import Way
 from everstep.shadow.rules import Rules
 from everstep.store.base import Index
+from everstep.types import Pair
 
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """A state that was brought to a step. `context` holds every item of the context, decoded."""
+    """A state that was brought to a step. `context` holds every item of the context, decoded. `digests`: of its tensors
+    by name, of those that a base or the last record proved."""
 
     step: int
     context: dict[str, Any]
@@ -33,6 +35,7 @@ class Recovered:
     replay_seconds: float
     records: int
     notes: tuple[str, ...]
+    digests: Mapping[str, Pair] = field(default_factory=dict)
 
 
 Placing = Callable[[Index, dict[str, torch.Tensor], Roster, Ferry], None]
@@ -83,7 +86,15 @@ def _replay(
             raise ReplayDiffers(_why(differs, index)) from differs
         spent = time.perf_counter() - began
         context = {name: tree.decode(item, blobs.__getitem__) for name, (item, blobs, _) in folded.items()}
-        return Recovered(way.step, context, folded, index, way.name, _by(replay), spent, way.count, tuple(notes))
+        digests = replay.digests if way.count else {s.tensor.name: _pair(s.digest) for s in index.tensors if s.digest}
+        return Recovered(
+            way.step, context, folded, index, way.name, _by(replay), spent, way.count, tuple(notes), digests
+        )  # fmt: skip
+
+
+def _pair(digest: str) -> Pair:
+    """A digest as it stands in a base."""
+    return int(digest[:16], 16), int(digest[16:], 16)
 
 
 def _refuse_unproved(way: Way, index: Index, roster: Roster, replay: Replay) -> None:

@@ -2,7 +2,7 @@
 itself.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,13 +14,14 @@ from everstep.capture.snapshot import optimizer_tensors
 from everstep.capture.tensors import view
 from everstep.codec import body, tree
 from everstep.errors import Mismatch, ReplayDiffers
-from everstep.log import reader
 from everstep.log.reader import Located
+from everstep.recover.ahead import bodies
 from everstep.recover.ferry import Ferry
 from everstep.recover.place import place_groups
 from everstep.shadow.rules import Rules
 from everstep.store.base import parameters_digest, state_digest
 from everstep.store.disk import Disk
+from everstep.types import Pair
 
 Folded = dict[str, tuple[Any, Mapping[str, torch.Tensor], int]]
 """The newest value of each context item: its tree, the tensors it names, the step that said it."""
@@ -39,6 +40,8 @@ class Replay:
         """Updates applied by calling the optimizer."""
         self.proved = -1
         """The newest step whose digest was compared, and found equal."""
+        self.digests: dict[str, Pair] = {}
+        """Of the tensors that were compared then; empty once they have changed."""
 
     def repair(self, step: int, record: body.Body, versions: Mapping[str, int]) -> None:
         """Bring to `step` what is older than it, and nothing else. Only for optimizers that treat each parameter by
@@ -54,6 +57,7 @@ class Replay:
         for step, record in records:
             if record.head.before is not None:
                 self._prove(step - 1, *record.head.before)
+            self.digests = {}
             for at, update in enumerate(record.head.updates):
                 self._update(at, update, record)
             self._end_groups(record)
@@ -161,24 +165,13 @@ class Replay:
         if found != parameters or (state is not None and state_digest(pairs) != state):
             what = "optimizer state" if found == parameters else "parameters"
             raise ReplayDiffers(f"step {step}: replay gives other {what} than the trainer had.")
-        self.proved = step
+        self.proved, self.digests = step, pairs
 
 
-def read(disk: Disk, records: Iterable[Located]) -> Iterator[tuple[Located, body.Body]]:
-    """The records' bodies, checked, one after the other; a segment is opened once."""
-    path, source = "", None
-    try:
-        for located in records:
-            if located.path != path:
-                if source is not None:
-                    source.close()
-                path, source = located.path, disk.source(located.path)
-            assert source is not None
-            name = f"record of step {located.step} in {located.path}"
-            yield located, body.parse(reader.body(source, located), name=name)
-    finally:
-        if source is not None:
-            source.close()
+def read(disk: Disk, records: Sequence[Located]) -> Iterator[tuple[Located, body.Body]]:
+    """The records' bodies, checked, one after the other."""
+    for located, data in bodies(disk, records):
+        yield located, body.parse(data, name=f"record of step {located.step} in {located.path}")
 
 
 def blobs(record: body.Body) -> Mapping[str, torch.Tensor]:

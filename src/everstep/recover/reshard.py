@@ -8,7 +8,7 @@ by the parameters' names.
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 
@@ -16,6 +16,7 @@ from everstep.capture import rng
 from everstep.capture.context import Context
 from everstep.capture.roster import Roster
 from everstep.capture.shards import held_of, like, local
+from everstep.company import Company
 from everstep.errors import Damaged, Mismatch
 from everstep.layout import boxes
 from everstep.layout.owners import read_from
@@ -23,39 +24,49 @@ from everstep.log.inventory import Inventory
 from everstep.recover import choose, match, seats
 from everstep.recover.ledger import Item, Ledger, Status, refuse
 from everstep.recover.onto import place_context
-from everstep.recover.parts import boxes_of, held_by, view
+from everstep.recover.parts import Move, boxes_of, held_by, view
 from everstep.recover.place import place_groups
+from everstep.recover.placed import Brought, known, prove
 from everstep.recover.recover import Recovered, recover
 from everstep.recover.standin import assemble
+from everstep.recover.uncollected import uncollected
 from everstep.recover.wanted import Wanted
 from everstep.recover.ways import DiskWay
 from everstep.store import base
 from everstep.store.base import Index
 from everstep.store.disk import Disk
-from everstep.types import Box, Local, Piece
+from everstep.types import Local, Pair
 
 Hyper = dict[tuple[str, str], dict[str, Any]]
 """Of each optimizer and parameter, the hyper-parameters of its group."""
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
-    """A box from one piece of a writer's tensor to one piece of the program's."""
+class _Part:
+    """A writer's part at the step: a stand-in that holds it, what of which tensors that is, and its digests."""
 
-    source: Piece
-    target: Piece
-    box: Box
+    writer: int
+    source: Roster
+    theirs: dict[str, Local]
+    digests: dict[str, Pair]
 
 
 def onto_shards(
-    disk: Disk, held: Sequence[Inventory], step: int, roster: Roster, context: Context, rank: int, *, alone: bool
+    disk: Disk, held: Sequence[Inventory], step: int, roster: Roster, context: Context, ranks: Company, *, alone: bool
 ) -> tuple[Ledger, bool]:
     """The program at `step`, and whether its own writer held exactly what it holds now, so that its log may go on.
 
     Refused before anything is changed, if the writers do not hold all that the program has. `alone`: the program is all
     there is, so it must have all that they hold.
     """
-    began = time.perf_counter()
+    with uncollected():
+        return _onto_shards(disk, held, step, roster, context, ranks, alone=alone)
+
+
+def _onto_shards(
+    disk: Disk, held: Sequence[Inventory], step: int, roster: Roster, context: Context, ranks: Company, *, alone: bool
+) -> tuple[Ledger, bool]:
+    rank, began = ranks.rank, time.perf_counter()
     wanted = {name: _wanted(name, parameter, roster) for name, parameter in roster.parameters.items()}
     sources = [choose.routes(inventory, step) for inventory in held]
     indexes = [base.load(disk, at, routes[0].base) for at, routes in enumerate(sources)]
@@ -66,6 +77,7 @@ def onto_shards(
     device = next((local(parameter).device for parameter in roster.parameters.values()), torch.device("cpu"))
     hyper: Hyper = {}
     found: list[Recovered] = []
+    brought: list[Brought] = []
     for optimizer in roster.optimizers.values():
         optimizer.state.clear()
     wants: dict[str, list[Wanted]] = {}
@@ -74,12 +86,14 @@ def onto_shards(
     for at in used:
         near = device.type == "cpu"
         recovered, stand_in, theirs = (
-            seats.part(disk, at, sources[at], wants) if near else _beside(disk, at, sources[at], device)
+            seats.part(disk, at, sources[at], wants, indexes[at]) if near else _beside(disk, at, sources[at], device)
         )
         origin = f"writer {at}, {recovered.origin}" + (f" and {recovered.records} records" if recovered.records else "")
-        _copy(stand_in, theirs, roster, wanted, hyper, origin)
+        part = _Part(at, stand_in, theirs, known(recovered.digests, *_tensors(stand_in, theirs)))
+        brought += _copy(part, roster, wanted, hyper, origin)
         found.append(recovered)
     _complete(step, wanted)
+    proved = prove(step, brought, ranks)
     _place_hyper(roster, hyper)
     ours = _with_parts_of_others(_without_generators(found[0]) if new else found[0], found[1:])
     missing = place_context(ours, roster, context)
@@ -90,7 +104,7 @@ def onto_shards(
     ledger = Ledger(
         step, indexes[own].step, max(one.records for one in found), found[0].replayed, time.perf_counter() - began,
         sum(one.replay_seconds for one in found), tuple(_items(wanted, roster, ours, missing, new=new)), ours.notes,
-        changed,
+        changed, proved,
     )  # fmt: skip
     return ledger, same
 
@@ -151,10 +165,22 @@ def _beside(
     return found, stand_in, held_by(index)
 
 
-def _copy(
-    source: Roster, theirs: dict[str, Local], roster: Roster, wanted: dict[str, Wanted], hyper: Hyper, origin: str
-) -> None:
+def _tensors(source: Roster, theirs: dict[str, Local]) -> tuple[dict[str, torch.Tensor], dict[str, Local]]:
+    """What a writer's part has that is cut as its parameter is, by the names that a base gives it."""
+    tensors = {f"model/{name}": parameter.detach() for name, parameter in source.parameters.items()}
+    layout = {f"model/{name}": theirs[name] for name in source.parameters}
+    for key, optimizer in source.optimizers.items():
+        for name, parameter in source.parameters.items():
+            for state, value in optimizer.state.get(parameter, {}).items():
+                if _cut_alike(value, parameter):
+                    tensors[f"optimizer/{key}/{name}/{state}"] = value
+                    layout[f"optimizer/{key}/{name}/{state}"] = theirs[name]
+    return tensors, layout
+
+
+def _copy(part: _Part, roster: Roster, wanted: dict[str, Wanted], hyper: Hyper, origin: str) -> Iterator[Brought]:
     """What the program wants of one writer's part, with its optimizer state."""
+    source, theirs = part.source, part.theirs
     for key, groups in source.groups():
         for at, names in enumerate(groups):
             group = source.optimizers[key].param_groups[at]
@@ -168,7 +194,7 @@ def _copy(
             moves = _moves(theirs[name], want)
             if moves or not want.held.pieces:
                 want.origins.append(origin)
-                _bring(source, name, theirs[name], roster, want, moves)
+                yield from _bring(part, name, roster, want, moves)
 
 
 def _moves(theirs: Local, want: Wanted) -> list[Move]:
@@ -186,43 +212,58 @@ def _moves(theirs: Local, want: Wanted) -> list[Move]:
     return moves
 
 
-def _bring(source: Roster, name: str, theirs: Local, roster: Roster, want: Wanted, moves: Sequence[Move]) -> None:
+def _bring(part: _Part, name: str, roster: Roster, want: Wanted, moves: Sequence[Move]) -> Iterator[Brought]:
     """One tensor's part, with its optimizer state."""
-    parameter = source.parameters[name]
-    _move(parameter.detach(), theirs, local(want.parameter).detach(), want.held, moves)
+    parameter = part.source.parameters[name]
+    yield _move(part, f"model/{name}", parameter.detach(), local(want.parameter).detach(), name, want, moves)
     for key, optimizer in roster.optimizers.items():
-        if key in source.optimizers and parameter in source.optimizers[key].state:
+        if key in part.source.optimizers and parameter in part.source.optimizers[key].state:
             mine = optimizer.state.setdefault(want.parameter, {})
-            for state, value in source.optimizers[key].state[parameter].items():
-                known = mine.get(state, want.rooms.get((key, state)))
-                mine[state] = _state(value, parameter, theirs, want, known, moves)
+            for state, value in part.source.optimizers[key].state[parameter].items():
+                if _cut_alike(value, parameter):
+                    room = _room(value, want, mine.get(state, want.rooms.get((key, state))))
+                    mine[state] = room
+                    yield _move(part, f"optimizer/{key}/{name}/{state}", value, local(room), name, want, moves)
+                else:  # the same for all of it
+                    mine[state] = value.clone() if isinstance(value, torch.Tensor) else value
 
 
-def _state(value: Any, parameter: torch.Tensor, theirs: Local, want: Wanted, mine: Any, moves: Sequence[Move]) -> Any:
-    """A piece of optimizer state: cut as its parameter is if it has its shape, else the same for all of it."""
-    if not isinstance(value, torch.Tensor):
-        return value
-    if value.shape != parameter.shape or not value.dim():
-        return value.clone()
-    if not isinstance(mine, torch.Tensor) or local(mine).dtype != value.dtype:
-        empty = torch.zeros_like(local(want.parameter), dtype=value.dtype, requires_grad=False)
-        mine = like(want.parameter, empty)
-    _move(value, theirs, local(mine), want.held, moves)
-    return mine
+def _cut_alike(value: Any, parameter: torch.Tensor) -> TypeGuard[torch.Tensor]:
+    """Whether a piece of optimizer state is cut as its parameter is."""
+    return isinstance(value, torch.Tensor) and value.shape == parameter.shape and bool(value.dim())
 
 
-def _move(source: torch.Tensor, theirs: Local, target: torch.Tensor, ours: Local, moves: Sequence[Move]) -> None:
+def _room(value: torch.Tensor, want: Wanted, mine: Any) -> torch.Tensor:
+    if isinstance(mine, torch.Tensor) and local(mine).dtype == value.dtype:
+        return mine
+    return like(want.parameter, torch.zeros_like(local(want.parameter), dtype=value.dtype, requires_grad=False))
+
+
+def _move(
+    part: _Part, full: str, source: torch.Tensor, target: torch.Tensor, name: str, want: Wanted, moves: Sequence[Move]
+) -> Brought:
+    theirs, ours, copied = part.theirs[name], want.held, False
     with torch.no_grad():
         if theirs == ours:
-            if source.data_ptr() != target.data_ptr():
+            if copied := not _same_place(source, target):
                 target.copy_(source)  # with the padding, as it was
-            return
-        for move in moves:
-            there, here = view(source, theirs, move.source), view(target, ours, move.target)
-            part = there[boxes.slices(move.box, move.source.box)]
-            goal = here[boxes.slices(move.box, move.target.box)]
-            if part.data_ptr() != goal.data_ptr():  # it was read to where it belongs
-                goal.copy_(part)
+        else:
+            for move in moves:
+                there, here = view(source, theirs, move.source), view(target, ours, move.target)
+                one = there[boxes.slices(move.box, move.source.box)]
+                goal = here[boxes.slices(move.box, move.target.box)]
+                if not _same_place(one, goal):  # it was not read to where it belongs
+                    goal.copy_(one)
+                    copied = True
+    taken = tuple(move.box for move in moves)
+    return Brought(part.writer, full, theirs, part.digests[full], taken, target, ours, copied)
+
+
+def _same_place(one: torch.Tensor, two: torch.Tensor) -> bool:
+    """Whether two tensors of one shape are the same memory, element by element."""
+    return one.data_ptr() == two.data_ptr() and all(
+        a == b for a, b, extent in zip(one.stride(), two.stride(), one.shape, strict=True) if extent > 1
+    )
 
 
 def _complete(step: int, wanted: dict[str, Wanted]) -> None:

@@ -2,11 +2,11 @@
 
 import os
 
-from everstep.errors import StepNotHeld
+from everstep.errors import NotARun, StepNotHeld
 from everstep.log.inventory import survey
-from everstep.recover import choose
+from everstep.recover import choose, others
 from everstep.recover.cohort import inventories, stand
-from everstep.recover.offline import Restored, follow
+from everstep.recover.offline import Restored, follow, follow_ways
 from everstep.recover.together import joined
 from everstep.store import cohort as cohorts
 from everstep.store.disk import Disk, existing
@@ -16,9 +16,22 @@ from everstep.url import split_url
 def restore(url: str | os.PathLike[str], step: int | None = None) -> Restored:
     """The state at a step, the newest by default, without a model. Reads only; a running trainer is not disturbed.
 
-    `url` may end in `#EPOCH` to look at an older branch of the run. What several writers hold is put together.
+    `url` may end in `#EPOCH` to look at an older branch of the run. What several writers hold is put together. It may
+    also be the checkpoint of another system that `everstep import` knows: that is read where it lies.
     """
     path, epoch = split_url(url)
+    try:
+        return _run(path, epoch, step)
+    except NotARun:
+        theirs = others.way(path) if epoch is None else None
+        if theirs is None:
+            raise
+    if step not in (None, theirs.step):
+        raise StepNotHeld(f"{path}: holds step {theirs.step} and no other, so not {step}.")
+    return follow_ways([theirs]).restored
+
+
+def _run(path: str, epoch: int | None, step: int | None) -> Restored:
     disk = existing(path)
     try:
         if epoch is None and cohorts.load_all(disk):

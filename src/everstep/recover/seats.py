@@ -25,7 +25,6 @@ from everstep.recover.replay import Folded, blobs
 from everstep.recover.standin import optimizer_of
 from everstep.recover.wanted import Wanted
 from everstep.recover.ways import DiskWay
-from everstep.store import base
 from everstep.store.base import Index
 from everstep.store.disk import Disk
 from everstep.types import Local
@@ -34,8 +33,13 @@ Wants = Mapping[str, Sequence[Wanted]]
 """By the logical tensor."""
 
 
-def part(disk: Disk, rank: int, routes: Sequence[Route], wants: Wants) -> tuple[Recovered, Roster, dict[str, Local]]:
-    """One writer's part: what it recovered, a stand-in over the memory where that lies, and which parts those are."""
+def part(
+    disk: Disk, rank: int, routes: Sequence[Route], wants: Wants, first: Index
+) -> tuple[Recovered, Roster, dict[str, Local]]:
+    """One writer's part: what it recovered, a stand-in over the memory where that lies, and which parts those are.
+
+    `first` is the index of the first route's base.
+    """
     built: list[tuple[Roster, Index]] = []
 
     def build(index: Index, tensors: dict[str, torch.Tensor]) -> Roster:
@@ -51,9 +55,12 @@ def part(disk: Disk, rank: int, routes: Sequence[Route], wants: Wants) -> tuple[
 
     sat: list[Roster] = []
     ways = [
-        DiskWay(disk, rank, route, lambda index, route=route: _seats(index, wants, all_of_it=bool(route.records)))  # type: ignore[misc]
+        DiskWay(
+            disk, rank, route, lambda index, route=route: _seats(index, wants, all_of_it=bool(route.records)),  # type: ignore[misc]
+            first if route is routes[0] else None,
+        )
         for route in routes
-    ]
+    ]  # fmt: skip
     if routes[0].records and (known := _context_alone(ways[0], wants)) is not None:
         return known, Roster({}, {}, {}, {}), {}
     found = recover(ways, build, place)
@@ -65,9 +72,9 @@ def part(disk: Disk, rank: int, routes: Sequence[Route], wants: Wants) -> tuple[
 def _context_alone(way: DiskWay, wants: Wants) -> Recovered | None:
     """What a writer's log says besides updates, where the program wants none of its tensors: nothing is replayed."""
     try:
-        if _needed(base.load(way.disk, way.rank, way.route.base), wants):
+        if way.index is None or _needed(way.index, wants):
             return None
-        index, tensors = load(way.disk, way.rank, way.route.base, lambda index: _seats(index, wants))
+        index, tensors = load(way.disk, way.rank, way.route.base, lambda index: _seats(index, wants), way.index)
         folded: Folded = {name: (item, tensors, way.start) for name, item in index.content.context.items()}
         for step, record in way.records():
             if record.head.context:

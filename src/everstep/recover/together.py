@@ -18,29 +18,38 @@ from everstep.types import Box, whole
 def joined(parts: Sequence[Part]) -> Restored:
     """Every tensor in one piece. Damaged when a part is missing, or two writers hold different values of the same."""
     began = time.perf_counter()
+    cuts = [(rank, *cut) for rank, part in enumerate(parts) for cut in _cut(part)]
+    _refuse_holes(cuts)
     tensors: dict[str, torch.Tensor] = {}
     held: dict[str, list[Box]] = {}
     notes: list[str] = []
-    for rank, part in enumerate(parts):
-        for name, shape, box, tensor in _cut(part):
-            if name not in tensors:
-                tensors[name] = torch.empty(shape, dtype=tensor.dtype)
-            elif not _agree(tensors[name], held[name], box, tensor):
-                if not name.startswith("buffer/"):
-                    raise Damaged(
-                        f"{name}: writer {rank} holds other values than those before it. Nothing is handed out."
-                    )
-                notes.append(f"{name}: writer {rank} has values of its own; those of the first writer are given.")
-                continue
-            tensors[name][boxes.slices(box)] = tensor
-            held.setdefault(name, []).append(box)
-    for name, tensor in tensors.items():
-        if absent := boxes.missing(whole(tensor.shape), held[name]):
-            raise Damaged(f"{name}: no writer holds {absent[0].low}..{absent[0].high}. Nothing is handed out.")
+    for rank, name, shape, box, tensor in cuts:
+        if name not in tensors:
+            tensors[name] = torch.empty(shape, dtype=tensor.dtype)
+        elif not _agree(tensors[name], held[name], box, tensor):
+            if not name.startswith("buffer/"):
+                raise Damaged(f"{name}: writer {rank} holds other values than those before it. Nothing is handed out.")
+            notes.append(f"{name}: writer {rank} has values of its own; those of the first writer are given.")
+            continue
+        tensors[name][boxes.slices(box)] = tensor
+        held.setdefault(name, []).append(box)
     first = parts[0].restored
     context = {**first.context, "optimizers": _groups(parts)}
     ledger = _ledger([part.restored.ledger for part in parts], tuple(notes), time.perf_counter() - began)
     return Restored(first.step, tensors, context, ledger)
+
+
+def _refuse_holes(cuts: Sequence[tuple[int, str, tuple[int, ...], Box, torch.Tensor]]) -> None:
+    """Before any memory is taken: a shape is only believed where all of it is there."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    held: dict[str, list[Box]] = {}
+    for rank, name, shape, box, _ in cuts:
+        if shapes.setdefault(name, shape) != shape:
+            raise Damaged(f"{name}: writer {rank} says its shape is {shape}, others say {shapes[name]}.")
+        held.setdefault(name, []).append(box)
+    for name, shape in shapes.items():
+        if absent := boxes.missing(whole(shape), held[name]):
+            raise Damaged(f"{name}: no writer holds {absent[0].low}..{absent[0].high}. Nothing is handed out.")
 
 
 def _cut(part: Part) -> Iterator[tuple[str, tuple[int, ...], Box, torch.Tensor]]:

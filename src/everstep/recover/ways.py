@@ -43,6 +43,8 @@ class DiskWay:
     rank: int
     route: Route
     seats: load.Seats = load.rooms
+    index: Index | None = None
+    """Of the base, where it has been read already."""
 
     @property
     def step(self) -> int:
@@ -61,7 +63,7 @@ class DiskWay:
         return len(self.route.records)
 
     def load(self) -> tuple[Index, dict[str, torch.Tensor], Mapping[str, int]]:
-        return *load.load(self.disk, self.rank, self.route.base, self.seats), {}
+        return *load.load(self.disk, self.rank, self.route.base, self.seats, self.index), {}
 
     def records(self) -> Iterator[tuple[int, body.Body]]:
         return ((located.step, found) for located, found in read(self.disk, self.route.records))

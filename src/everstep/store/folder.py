@@ -17,57 +17,35 @@ from everstep.store.disk import LocalDisk, created
 def growing(path: str) -> Iterator[LocalDisk]:
     """The folder while it grows; it has its name, and is durable, when the block ends without an error."""
     refuse(path)
-    parent, name = os.path.split(os.path.abspath(path))
-    above = created(parent)
-    temporary = f".{name[:200]}.{os.urandom(6).hex()}.tmp"
-    try:
-        above.make_dir(temporary)
+    with _hidden(path) as (above, hidden, name):
+        disk = LocalDisk(os.path.join(above.root, hidden))
         try:
-            disk = LocalDisk(os.path.join(parent, temporary))
-            try:
-                yield disk
-            finally:
-                disk.release()
-            _sync(os.path.join(parent, temporary))
-            refuse(path)
-            above.rename(temporary, name)  # replaces an empty folder, and nothing else
-            above.sync_dir("")
-        except BaseException:
-            shutil.rmtree(os.path.join(parent, temporary), ignore_errors=True)
-            raise
-    except OSError as failed:
-        raise StoreFailed(f"{path}: could not be written ({failed.strerror}). Nothing was left there.") from failed
-    finally:
-        above.release()
+            yield disk
+        finally:
+            disk.release()
+        _sync(disk.root)
+        refuse(path)
+        above.rename(hidden, name)  # replaces an empty folder, and nothing else
+        above.sync_dir("")
 
 
 @contextlib.contextmanager
 def growing_file(path: str) -> Iterator[tuple[LocalDisk, str]]:
     """The same for one file: the hidden folder that it grows in, and its name there."""
     refuse_file(path)
-    parent, name = os.path.split(os.path.abspath(path))
-    above = created(parent)
-    temporary = f".{name[:200]}.{os.urandom(6).hex()}.tmp"
-    try:
-        above.make_dir(temporary)
+    with _hidden(path) as (above, hidden, name):
+        disk = LocalDisk(os.path.join(above.root, hidden))
         try:
-            disk = LocalDisk(os.path.join(parent, temporary))
-            try:
-                yield disk, name
-                disk.sync_file(name)
-            finally:
-                disk.release()
-            above.link(f"{temporary}/{name}", name)  # unlike rename it refuses a name that was taken meanwhile
-            above.sync_dir("")
+            yield disk, name
+            disk.sync_file(name)
         finally:
-            shutil.rmtree(os.path.join(parent, temporary), ignore_errors=True)
-    except FileExistsError:
-        refuse_file(path)
-        raise
-    except OSError as failed:
-        raise StoreFailed(f"{path}: could not be written ({failed.strerror}). Nothing was left there.") from failed
-    finally:
-        above.release()
+            disk.release()
+        try:
+            above.link(f"{hidden}/{name}", name)  # unlike rename it refuses a name that was taken meanwhile
+        except FileExistsError:
+            refuse_file(path)
+            raise
+        above.sync_dir("")
 
 
 def refuse_file(path: str) -> None:
@@ -86,6 +64,24 @@ def refuse(path: str) -> None:
         raise StoreFailed(f"{path}: holds a run already. Nothing was changed. Choose another name.")
     if held := sorted(os.listdir(path)):
         raise StoreFailed(f"{path}: holds other files ({held[0]!r}). Nothing was changed. Choose a new or empty one.")
+
+
+@contextlib.contextmanager
+def _hidden(path: str) -> Iterator[tuple[LocalDisk, str, str]]:
+    """The folder above `path`, a new hidden one in it, and the last name of `path`. What is still hidden then goes."""
+    parent, name = os.path.split(os.path.abspath(path))
+    above = created(parent)
+    hidden = f".{name[:200]}.{os.urandom(6).hex()}.tmp"
+    try:
+        above.make_dir(hidden)
+        try:
+            yield above, hidden, name
+        finally:
+            shutil.rmtree(os.path.join(parent, hidden), ignore_errors=True)
+    except OSError as failed:
+        raise StoreFailed(f"{path}: could not be written ({failed.strerror}). Nothing was left there.") from failed
+    finally:
+        above.release()
 
 
 def _sync(root: str) -> None:

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from everstep import native
-from everstep.capture.digests import digest, digest_part, total
+from everstep.capture.digests import digest, digest_at, digest_part, total
 from everstep.capture.mover import HostMover, Parcel, offsets
 from everstep.capture.tensors import DTYPES, describe, to_bytes, view
 from everstep.native import reference
@@ -122,3 +122,22 @@ def test_an_element_in_another_place_of_the_whole_is_seen() -> None:
     here, there = Box((0, 0), (2, 3)), Box((0, 1), (2, 4))
     assert digest_part(part, here, (4, 5)) != digest_part(part, there, (4, 5))
     assert digest_part(part, here, (4, 5)) != digest_part(part.flip(0), here, (4, 5))
+
+
+@settings(deadline=None, max_examples=150, print_blob=True)
+@given(st.sampled_from([torch.uint8, torch.bfloat16, torch.float32, torch.float64, torch.complex128]), st.data())
+def test_a_part_that_lies_anyhow_has_the_reference_s_digest(dtype: torch.dtype, data: st.DataObject) -> None:
+    shape = data.draw(st.lists(st.integers(0, 5), min_size=0, max_size=3))
+    steps = [data.draw(st.integers(0, 1 << 40)) for _ in shape]
+    first = data.draw(st.integers(0, (1 << 62)))
+    whole = torch.randn([2 * extent for extent in shape], generator=GENERATOR).mul(50).to(dtype)
+    part = whole[tuple(slice(0, None, 2) for _ in shape)]
+    part = part.movedim(0, -1) if part.dim() > 1 and data.draw(st.booleans()) else part
+    assert digest_at(part, first, steps) == reference.digest_at(part, first, steps)
+
+
+def test_chunks_of_the_reference_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    part = torch.randn(7, 5, 3, generator=GENERATOR)
+    known = reference.digest_at(part, 9, (100, 7, 2))
+    monkeypatch.setattr(reference, "_CHUNK_ELEMENTS", 4)
+    assert reference.digest_at(part, 9, (100, 7, 2)) == known == digest_at(part, 9, (100, 7, 2))

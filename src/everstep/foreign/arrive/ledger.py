@@ -7,8 +7,8 @@ from everstep.foreign.arrive import kinds
 from everstep.foreign.arrive.plan import Plan
 from everstep.foreign.arrive.wishes import Wishes
 from everstep.foreign.found import Checkpoint
+from everstep.foreign.tiling import some
 
-NAMED_MAX = 4
 KEEP = "resume with everstep.Settings(unmatched='keep') to begin it anew"
 
 
@@ -31,9 +31,9 @@ def _imported(plan: Plan) -> Iterable[str]:
     masters = f", {plan.masters} of them float32 masters" if plan.masters else ""
     yield f"{len(parts.parameters)} parameters{masters}"
     if parts.aliases:
-        yield f"{len(parts.aliases)} further names of tied parameters: {_some(parts.aliases)}"
+        yield f"{len(parts.aliases)} further names of tied parameters: {some(parts.aliases)}"
     if parts.buffers:
-        yield f"{len(parts.buffers)} buffers: {_some(parts.buffers)}"
+        yield f"{len(parts.buffers)} buffers: {some(parts.buffers)}"
     if parts.extra:
         yield f"the states of {len(parts.extra)} modules"
     for key, one in plan.optimizers.items():
@@ -63,14 +63,9 @@ def _left(checkpoint: Checkpoint, plan: Plan, wishes: Wishes) -> Iterable[str]:
     }  # fmt: skip
     names = dict.fromkeys(part.tensor.name for part in checkpoint.tensors if part.tensor.name.startswith("other/"))
     if beside := [name for name in names if name not in used]:
-        yield f"{len(beside)} tensors that are neither of the model nor of its optimizer: {_some(beside)}"
+        yield f"{len(beside)} tensors that are neither of the model nor of its optimizer: {some(beside)}"
     taken = {name for _, name in wishes.state} | {plan.counted}
     held = [name for name, value in checkpoint.objects.items() if "/" not in name and value is not None]
     if values := [name for name in held if name not in taken]:
-        yield f"{len(values)} values: {_some(values)}; '--state KEY=VALUE' takes one over as the program's state=KEY"
+        yield f"{len(values)} values: {some(values)}; '--state KEY=VALUE' takes one over as the program's state=KEY"
     yield from checkpoint.unknown
-
-
-def _some(names: Iterable[str]) -> str:
-    given = list(names)
-    return ", ".join(given[:NAMED_MAX]) + (f" and {len(given) - NAMED_MAX} more" if len(given) > NAMED_MAX else "")
