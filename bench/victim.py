@@ -1,6 +1,6 @@
 """A training that is killed from outside, on whatever device there is. Says what it does, one line at a time.
 
-python -m bench.victim RUN STEPS LAYERS WIDTH BATCH [--source S] [--digests] [--wait]
+python -m bench.victim RUN STEPS LAYERS WIDTH BATCH [--source S] [--memory BYTES] [--digests] [--wait]
 
 RUN "-" trains without everstep.
 """
@@ -29,6 +29,7 @@ def main() -> None:
     for name in ("steps", "layers", "width", "batch"):
         options.add_argument(name, type=int)
     options.add_argument("--source", default="gradient")
+    options.add_argument("--memory", type=int, help="buffer_bytes_max")
     options.add_argument("--digests", action="store_true", help="say the state's digest after every step")
     options.add_argument("--wait", action="store_true", help="build the model, then wait for a line on stdin")
     chosen = options.parse_args()
@@ -40,7 +41,7 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     if chosen.wait and not sys.stdin.readline():
         return
-    settings = everstep.Settings(source=chosen.source)
+    settings = everstep.Settings(source=chosen.source, buffer_bytes_max=chosen.memory)
     run = everstep.open(chosen.run, model=model, optimizer=optimizer, settings=settings) if chosen.run != "-" else None
     began = time.perf_counter()
     first = run.resume() if run is not None else 0
