@@ -2,7 +2,7 @@
 itself.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -168,9 +168,9 @@ class Replay:
         self.proved, self.digests = step, pairs
 
 
-def read(disk: Disk, records: Sequence[Located]) -> Iterator[tuple[Located, body.Body]]:
+def read(disk: Disk, records: Iterable[Located]) -> Iterator[tuple[Located, body.Body]]:
     """The records' bodies, checked, one after the other."""
-    for located, data in bodies(disk, records):
+    for located, data in bodies(disk, list(records)):
         yield located, body.parse(data, name=f"record of step {located.step} in {located.path}")
 
 
