@@ -115,6 +115,8 @@ class Run:
             recording.resumed(replayed.base.nbytes, log_bytes, len(replayed.records), self._ledger.replay_seconds)
         fresh = joint is not None and epoch is None and memory is None  # then it begins with a base
         changed = self._ledger.changed if self._ledger is not None and not fresh else None
+        if memory is not None and self._program.replica[1] > 1:
+            changed = changed or "the ranks share the writing anew"
         assert reached is not None
         recording.begin(reached, epoch, memory=memory is not None, changed=changed)
         self._recording = recording
@@ -229,7 +231,7 @@ class Run:
     def _join(self, step: int | None) -> Joint:
         strict = self._settings.unmatched == "refuse"
         joint = join(self._ranks, self._disk, self._url, self._link, self._program, step, strict=strict)
-        self._ledger, self._peers = joint.ledger, joint.peers
+        self._ledger, self._peers, self._program.replica = joint.ledger, joint.peers, joint.replica
         return joint
 
     def _from_disk(self, step: int | None, joint: Joint | None) -> tuple[int | None, choose.Route | None, int]:

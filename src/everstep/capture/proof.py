@@ -6,7 +6,6 @@ import torch
 
 from everstep.capture.digests import digest
 from everstep.native import gpu
-from everstep.store.base import parameters_digest, state_digest
 from everstep.types import Pair
 
 
@@ -29,12 +28,11 @@ class Proof:
         pairs = dict(zip(near, digest(list(near.values())), strict=True))
         self._begun = (step, list(far), host, event, pairs)
 
-    def finish(self, step: int) -> tuple[str, str] | None:
-        """The digests of this step, of parameters and of the whole state; None when they were not begun."""
+    def finish(self, step: int) -> Mapping[str, Pair] | None:
+        """The digests of this step, of parameters and optimizer state; None when they were not begun."""
         if self._begun is None or self._begun[0] != step:
             return None
         _, names, host, event, pairs = self._begun
         self._begun = None
         event.synchronize()  # a step ago: it is there
-        found = pairs | dict(zip(names, gpu.pairs(host), strict=True))
-        return parameters_digest(found), state_digest(found)
+        return pairs | dict(zip(names, gpu.pairs(host), strict=True))

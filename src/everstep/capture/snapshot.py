@@ -32,6 +32,8 @@ class Picture:
     small: list[tuple[Tensor, bytes]]
     brief: list[tuple[Tensor, torch.Tensor]]
     """What changes before the optimizer's next step; its place is behind all others."""
+    owned: tuple[str, ...] | None = None
+    """The parameters that go to the disk from here; None for all."""
 
     @property
     def nbytes(self) -> int:
@@ -41,7 +43,7 @@ class Picture:
         """What the entry of this state says: table, description, small tensors."""
         places = [self.fixed.nbytes + place for place in offsets([told for told, _ in self.brief])[0]]
         more = [Placed(told, place) for (told, _), place in zip(self.brief, places, strict=True)]
-        said = Description(self.content, tuple(tensor for tensor, _ in self.small), versions)
+        said = Description(self.content, tuple(tensor for tensor, _ in self.small), versions, self.owned)
         table = self.fixed.table if not more else _joined(self.fixed.table, msgspec.json.encode(more))
         return [[table], [msgspec.json.encode(said)], aligned(self.small)]
 
@@ -83,7 +85,7 @@ class Camera:
             self._fixed = _fixed(roster, signature)
         return self._fixed
 
-    def take(self, roster: Roster, context: Context) -> Picture:
+    def take(self, roster: Roster, context: Context, owned: frozenset[str] | None) -> Picture:
         """The whole state. Nothing large is copied: the caller does that, to where it has room."""
         fixed = self.fixed(roster)
         items = context.everything()
@@ -98,7 +100,8 @@ class Camera:
             optimizers, dict(roster.aliases), roster.derived(), {name: item.tree for name, item in items.items()}, "",
             "", versions(), fixed.far, dict(roster.layout),
         )  # fmt: skip
-        return Picture(fixed, content, small, [pair for item in items.values() for pair in item.far])
+        far = [pair for item in items.values() for pair in item.far]
+        return Picture(fixed, content, small, far, None if owned is None else tuple(sorted(owned)))
 
 
 def _signature(roster: Roster) -> list[Any] | None:

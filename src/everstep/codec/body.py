@@ -36,12 +36,22 @@ class Update(msgspec.Struct, frozen=True):
     rng: Any = None
 
 
+class Share(msgspec.Struct, frozen=True, array_like=True):
+    """What of a record this rank writes, where others hold the same: which blobs, and the digests of what it writes."""
+
+    blobs: tuple[int, ...]
+    parameters: str
+    state: str | None
+    before: tuple[str, str] | None
+
+
 class Head(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a record says. Blobs of update k are named gradient/k/<parameter>; of context, context/<item>/...
 
     `groups`: hyper-parameters as they are at the end of the step (a scheduler moved them), if not as last said.
     `parameters`, `state`: digests of what the step left; empty or None where they were not taken.
     `before`: the same two of the step before. A device digests while it trains, so its digests come one step late.
+    `share` is for memory only: what becomes of the record on its way to the disk.
     """
 
     updates: tuple[Update, ...]
@@ -51,6 +61,7 @@ class Head(msgspec.Struct, frozen=True, omit_defaults=True):
     state: str | None
     blobs: tuple[Tensor, ...]
     before: tuple[str, str] | None = None
+    share: Share | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +84,21 @@ def padding(blob: Bytes) -> bytes:
 def aligned(blobs: Iterable[tuple[Tensor, bytes]]) -> list[Bytes]:
     """The blobs' bytes, each padded as a body wants it."""
     return [piece for _, data in blobs for piece in (data, padding(data))]
+
+
+def shared(pieces: Sequence[memoryview], *, name: str) -> list[Bytes]:
+    """The pieces of a body as they go to the disk: of what several ranks hold alike, this one's share."""
+    if bytes(pieces[0]).find(b'"share":') < 0:  # most often; a name in the context proves nothing yet
+        return list(pieces)
+    found = parse_pieces(pieces, name=name)
+    if (share := found.head.share) is None:
+        return list(pieces)
+    kept = [found.head.blobs[at] for at in share.blobs]
+    head = msgspec.structs.replace(
+        found.head, blobs=tuple(kept), parameters=share.parameters, state=share.state, before=share.before, share=None
+    )
+    data = [found.blobs[blob.name][1] for blob in kept]
+    return [head_piece(head), *(piece for blob in data for piece in (blob, padding(blob)))]
 
 
 def parse(data: memoryview, *, name: str) -> Body:

@@ -31,8 +31,15 @@ class StateCopy:
         ]
         parts += self._small
         found = digests(parts, DIGEST_THREADS)
+        content = self._said.content
+        if self._said.owned is not None:
+            content, others = base.shared(content, frozenset(self._said.owned), found)
+            beside = {tensor.name: base.Beside(tensor.box, printed(found[tensor.name])) for tensor, _ in parts}
+            parts = [(tensor, data) for tensor, data in parts if tensor.name not in others]
+            content = msgspec.structs.replace(content, beside={name: beside[name] for name in sorted(others)})
+            found = {tensor.name: found[tensor.name] for tensor, _ in parts}
         content = msgspec.structs.replace(
-            self._said.content, parameters=base.parameters_digest(found), state=base.state_digest(found)
+            content, parameters=base.parameters_digest(found), state=base.state_digest(found)
         )
         manifest = book.manifest
         return base.write(

@@ -122,10 +122,10 @@ class Feed:
         )
 
     def _write(self, entry: Entry, done: Callable[[], None]) -> None:
-        pieces = self._ring.pieces(entry)
-        nbytes = sum(len(piece) for piece in pieces)
+        pieces = body.shared(self._ring.pieces(entry), name=f"record of step {entry.step}")
+        nbytes = sum(memoryview(piece).nbytes for piece in pieces)
         self._logged = entry.step
-        self._keeper.put(Item(Record(entry.kind, entry.step, list(pieces)), nbytes, done), None)
+        self._keeper.put(Item(Record(entry.kind, entry.step, pieces), nbytes, done), None)
 
     def _write_state(self, entry: Entry) -> None:
         ring, area = self._ring, entry.area

@@ -10,10 +10,12 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from everstep.capture.replicas import held, replicas
 from everstep.capture.shards import box_of
 from everstep.company import Company, meet
 from everstep.errors import Damaged, ReplayDiffers
 from everstep.keeper.link import Link
+from everstep.layout.replicas import alike
 from everstep.recording.program import Program
 from everstep.recover.cohort import inventories, stand
 from everstep.recover.ledger import Ledger
@@ -33,13 +35,15 @@ Left = tuple[Ring, Mapping[int, Block], Held]
 
 @dataclass(frozen=True, slots=True)
 class Joint:
-    """Where the program is now. `epoch`: of this rank's writer, if its log goes on."""
+    """Where the program is now. `epoch`: of this rank's writer, if its log goes on. `replica`: which of the ranks that
+    hold the same this one is, and how many they are."""
 
     reached: int
     epoch: int | None
     memory: bool
     ledger: Ledger | None
     peers: Peers
+    replica: tuple[int, int] = (0, 1)
 
 
 class Offer(msgspec.Struct, frozen=True):
@@ -48,6 +52,13 @@ class Offer(msgspec.Struct, frozen=True):
     epoch: int
     first: int = -1
     last: int = -1
+
+
+class Twin(msgspec.Struct, frozen=True, array_like=True):
+    """Which ranks hold the same as this one by contract, and what that is, as a digest."""
+
+    ranks: tuple[int, ...]
+    held: str
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -61,7 +72,26 @@ class Decision(msgspec.Struct, frozen=True):
 def join(
     ranks: Company, disk: Disk, url: str, link: Link, program: Program, step: int | None, *, strict: bool
 ) -> Joint:
-    """Bring the program to the newest step that all ranks can have, or to `step`; a new run begins at 0."""
+    """Bring the program to the newest step that all ranks can have, or to `step`; a new run begins at 0.
+
+    Ranks that hold the same then share the writing, each anew: a log of other shares does not go on.
+    """
+    joint = _join(ranks, disk, url, link, program, step, strict=strict)
+    twins = replicas(program.model, program.roster) if program.per_parameter else ()
+    twin = Twin(twins, held(program.roster) if len(twins) > 1 else "")
+    said = _met(ranks, "twins", _paired, msgspec.json.encode(twin).decode())
+    replica = msgspec.json.decode(said, type=tuple[tuple[int, int], ...])[ranks.rank]
+    return replace(joint, replica=replica, epoch=joint.epoch if replica[1] == 1 else None)
+
+
+def _paired(said: list[str]) -> str:
+    twins = [msgspec.json.decode(text, type=Twin) for text in said]
+    return msgspec.json.encode(alike([(twin.ranks, twin.held) for twin in twins])).decode()
+
+
+def _join(
+    ranks: Company, disk: Disk, url: str, link: Link, program: Program, step: int | None, *, strict: bool
+) -> Joint:
     left = link.left() if step is None else None
     offer = Offer(link.epoch, *_offered(left, program)) if left is not None else Offer(link.epoch)
     said = _met(ranks, "cohort", lambda offers: _decide(disk, url, step, offers), msgspec.json.encode(offer).decode())

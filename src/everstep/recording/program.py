@@ -7,8 +7,9 @@ import torch
 
 from everstep.capture.context import Context
 from everstep.capture.roster import Model, Optimizers, Roster, call_the_roll
-from everstep.capture.shards import is_sharded
+from everstep.capture.shards import is_sharded, local
 from everstep.errors import Misdescribed, Unsupported
+from everstep.layout.replicas import mine
 from everstep.layout.spec import Spec, agreed
 from everstep.types import Local
 
@@ -24,6 +25,23 @@ class Program:
     optimizer: Optimizers
     roster: Roster
     context: Context
+    replica: tuple[int, int] = (0, 1)
+    """Which of the ranks that hold the same this one is, and how many they are."""
+    _owned: tuple[Roster, frozenset[str] | None] | None = None
+
+    @property
+    def owned(self) -> frozenset[str] | None:
+        """The parameters whose bytes go to the disk from here; None for all. Only optimizers that treat each parameter
+        by itself, and as the only one, can be replayed without the others."""
+        at, count = self.replica
+        if count == 1 or not self.per_parameter:
+            return None
+        if self._owned is None or self._owned[0] is not self.roster:
+            sizes = {name: local(parameter).nbytes for name, parameter in self.roster.parameters.items()}
+            stepped = [[name for group in groups for name in group] for _, groups in self.roster.groups()]
+            twice = len({name for names in stepped for name in names}) < sum(map(len, stepped))
+            self._owned = self.roster, None if twice else mine(sizes, stepped, at, count)
+        return self._owned[1]
 
     def call_the_roll(self) -> None:
         """Name everything anew: parameters were added or replaced. What a spec describes must stay."""
@@ -52,8 +70,8 @@ def laid_out(spec: Spec | Mapping[str, Local], roster: Roster, rank: int, world:
     plain = {name: held for name, held in roster.parameters.items() if not is_sharded(held)}
     shapes = {name: tuple(held.shape) for name, held in plain.items()}
     found = spec.held(shapes, rank, world) if isinstance(spec, Spec) else agreed(spec, shapes)
-    for name, local in found.items():
-        if local.versions:
+    for name, held in found.items():
+        if held.versions:
             raise Unsupported(f"{name}: ranks with values of their own (Partial) cannot be recorded. Average them.")
         if not plain[name].is_contiguous():
             raise Unsupported(f"{name}: a tensor that a spec describes must be contiguous. Make it so before open().")

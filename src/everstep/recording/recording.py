@@ -163,7 +163,8 @@ class Recording:
         """A record, and a state beside it when it is time for one."""
         whole = step % self._settings.digest_every == 0
         roster, before = self._program.roster, self._proof.finish(step - 1) if self._proof is not None else None
-        taken = record.take(self._hooks, self._program.context, roster, whole=whole, before=before)
+        owned = self._program.owned
+        taken = record.take(self._hooks, self._program.context, roster, whole=whole, before=before, owned=owned)
         if not self._link.wait_for_room(taken.rest_bytes + 4096, self._stall):
             self._give_up(step, BUFFER_FULL)
             return False
@@ -195,7 +196,7 @@ class Recording:
             self._program.call_the_roll()
             self._hooks.rename(self._program.roster)
         self._hooks.say_all()
-        piece = record.take_rebase(self._hooks, self._program.roster)
+        piece = record.take_rebase(self._hooks, self._program.roster, self._program.owned)
         self._vouch(link.put_record(REBASE, step, [piece], [], []), step)
         if not self._state(step, to_disk=not self._owed, must=True):
             self._give_up(step, why)
@@ -213,7 +214,7 @@ class Recording:
             self._give_up(step, "the disk was still writing the state before it")
             return False
         if to_disk:
-            piece = record.take_rebase(self._hooks, self._program.roster)
+            piece = record.take_rebase(self._hooks, self._program.roster, self._program.owned)
             self._vouch(self._link.put_record(REBASE, step, [piece], [], []), step)
         if self._state(step, to_disk=to_disk, must=True):
             return True

@@ -97,7 +97,7 @@ class States:
     def take(self, step: int, *, to_disk: bool, must: bool = False) -> int | None:
         """The whole state as it is now: its size; None when there is no room. What `must` be is waited for."""
         self.give_up()
-        picture = self._camera.take(self._program.roster, self._program.context)
+        picture = self._camera.take(self._program.roster, self._program.context, self._program.owned)
         area = self._area(picture.nbytes, must=must)
         pieces = picture.pieces({})
         if area is None or not self._room(pieces):
@@ -181,7 +181,7 @@ class States:
             return
         self._fill = None
         fill.area.sequence = -1
-        picture = self._camera.take(self._program.roster, self._program.context)
+        picture = self._camera.take(self._program.roster, self._program.context, self._program.owned)
         pieces = picture.pieces({name: version for name, version in fill.versions.items() if version < step})
         if picture.fixed is not fill.fixed or picture.nbytes > fill.area.block.nbytes or not self._room(pieces):
             return

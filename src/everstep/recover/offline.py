@@ -41,6 +41,7 @@ class Part:
     restored: Restored
     described: dict[str, Tensor]
     held: dict[str, Local]
+    index: Index
 
 
 def follow(disk: Disk, rank: int, routes: list[Route]) -> Part:
@@ -85,7 +86,8 @@ def _follow(ways: Sequence[Way]) -> Part:
         found.notes,
     )
     restored = Restored(found.step, tensors, context, ledger)
-    return Part(restored, {stored.tensor.name: stored.tensor for stored in found.index.tensors}, held_by(found.index))
+    described = {stored.tensor.name: stored.tensor for stored in found.index.tensors}
+    return Part(restored, described, held_by(found.index), found.index)
 
 
 def _named(tensors: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:

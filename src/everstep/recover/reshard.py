@@ -22,6 +22,7 @@ from everstep.layout import boxes
 from everstep.layout.owners import read_from
 from everstep.log.inventory import Inventory
 from everstep.recover import choose, match, seats
+from everstep.recover.diverged import refuse_diverged
 from everstep.recover.ledger import Item, Ledger, Status, refuse
 from everstep.recover.onto import place_context
 from everstep.recover.parts import Move, boxes_of, held_by, view
@@ -70,6 +71,7 @@ def _onto_shards(
     wanted = {name: _wanted(name, parameter, roster) for name, parameter in roster.parameters.items()}
     sources = [choose.routes(inventory, step) for inventory in held]
     indexes = [base.load(disk, at, routes[0].base) for at, routes in enumerate(sources)]
+    refuse_diverged(indexes)
     new = rank >= len(held)
     own = 0 if new else rank
     refuse(step, match.shared_differences(indexes, own, roster, context, alone=alone))

@@ -9,6 +9,7 @@ import torch
 
 from everstep.errors import Damaged
 from everstep.layout import boxes
+from everstep.recover.diverged import refuse_diverged
 from everstep.recover.ledger import Ledger
 from everstep.recover.offline import Part, Restored
 from everstep.recover.parts import view
@@ -18,6 +19,7 @@ from everstep.types import Box, whole
 def joined(parts: Sequence[Part]) -> Restored:
     """Every tensor in one piece. Damaged when a part is missing, or two writers hold different values of the same."""
     began = time.perf_counter()
+    refuse_diverged([part.index for part in parts])
     cuts = [(rank, *cut) for rank, part in enumerate(parts) for cut in _cut(part)]
     _refuse_holes(cuts)
     tensors: dict[str, torch.Tensor] = {}

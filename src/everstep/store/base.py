@@ -5,7 +5,7 @@ stored as pairs of reals, because safetensors has no 16-byte complex type; the i
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -15,7 +15,7 @@ from everstep.errors import Damaged
 from everstep.store import document, names
 from everstep.store.disk import Disk, write_new
 from everstep.store.manifest import BaseEntry
-from everstep.types import ALIGN, DTYPE_BYTES, Bytes, Local, Pair, Tensor, combine
+from everstep.types import ALIGN, DTYPE_BYTES, Box, Bytes, Local, Pair, Tensor, combine
 
 REALS = {"C64": "F32", "C128": "F64"}
 
@@ -44,6 +44,13 @@ class OptimizerEntry(msgspec.Struct, frozen=True):
     state: dict[str, Any]
 
 
+class Beside(msgspec.Struct, frozen=True, array_like=True):
+    """Which box of a tensor a writer held, and its digest."""
+
+    box: Box
+    digest: str
+
+
 class Content(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a base says besides its tensors. `far`: scalars of optimizer state that lay in device memory."""
 
@@ -57,6 +64,8 @@ class Content(msgspec.Struct, frozen=True, omit_defaults=True):
     far: tuple[str, ...] = ()
     layout: dict[str, Local] = {}
     """Of parameters that are parts of others: which. The rest are what their boxes say."""
+    beside: dict[str, Beside] = {}
+    """Tensors that the writer held, and that another wrote who held the same."""
 
 
 class Index(msgspec.Struct, frozen=True):
@@ -80,6 +89,38 @@ def state_digest(digests: Mapping[str, Pair]) -> str:
 def parameters_digest(digests: Mapping[str, Pair]) -> str:
     """One digest of the parameters alone."""
     return combine((name, pair) for name, pair in digests.items() if name.startswith("model/"))
+
+
+def shared(content: Content, owned: frozenset[str], tensors: Iterable[str]) -> tuple[Content, set[str]]:
+    """What a base says that holds the parameters `owned` alone, and which of the tensors it does not hold then.
+
+    Param groups stay, also without a parameter: records speak of them by their place.
+    """
+    others = {name for name in tensors if name.startswith("model/") and name.removeprefix("model/") not in owned}
+    optimizers = []
+    for entry in content.optimizers:
+        away = {name for name in entry.state if not name.startswith("#") and name not in owned}
+        others |= {tensor for name in away for tensor in _named(entry.state[name])}
+        groups = tuple(Group(tuple(n for n in group.parameters if n in owned), group.hyper) for group in entry.groups)
+        state = {name: held for name, held in entry.state.items() if name not in away}
+        optimizers.append(OptimizerEntry(entry.key, entry.kind, groups, state))
+    return msgspec.structs.replace(
+        content, optimizers=tuple(optimizers), far=tuple(name for name in content.far if name not in others),
+        aliases={alias: name for alias, name in content.aliases.items() if name in owned},
+        layout={name: held for name, held in content.layout.items() if name in owned},
+    ), others  # fmt: skip
+
+
+def _named(tree: Any) -> Iterator[str]:
+    """The tensors that a tree names."""
+    if isinstance(tree, list):
+        for inner in tree:
+            yield from _named(inner)
+    elif isinstance(tree, dict):
+        if tree.get("$") in ("tensor", "ndarray") and isinstance(tree.get("v"), str):
+            yield tree["v"]
+        for inner in tree.values():
+            yield from _named(inner)
 
 
 def write(

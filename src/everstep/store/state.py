@@ -19,12 +19,14 @@ class Placed(msgspec.Struct, frozen=True, array_like=True):
 class Description(msgspec.Struct, frozen=True):
     """What the entry of a state says besides its table: the rest of the state, and the small tensors it names.
 
-    `versions`: of parameters that are of an older step than the entry says, that step.
+    `versions`: of parameters that are of an older step than the entry says, that step. `owned`: the parameters that go
+    to the disk from here; None for all.
     """
 
     content: base.Content
     small: tuple[Tensor, ...]
     versions: dict[str, int]
+    owned: tuple[str, ...] | None = None
 
 
 _table = msgspec.json.Decoder(tuple[Placed, ...])
