@@ -9,7 +9,7 @@ from tests.hostile.tiny import Files, Memory, W, flipped, prove, seed_of
 
 SMALL = 1200
 HEAD_BITS = 8 * 192
-SAMPLES = 500
+SAMPLES = 300
 CLOSED = (
     "run.json", "e00000002.json", "e00000001.ack", "e00000002.ack", "lease", "e00000001-00000000.seg",
     "e00000001-00000001.seg", "e00000002-00000000.seg", "e00000002-00000001.seg", "b000000000000-e00000001.json",
