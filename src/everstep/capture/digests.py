@@ -9,7 +9,7 @@ from everstep.capture.marks import Marks
 from everstep.capture.shards import local
 from everstep.capture.tensors import on_host, plain
 from everstep.native import reference
-from everstep.types import Box, Pair
+from everstep.types import Pair
 
 
 class Watch:
@@ -57,21 +57,11 @@ def digest(tensors: Sequence[torch.Tensor], *, threads: int | None = None) -> li
     return [pairs[at] if at in pairs else reference.digest(tensor) for at, tensor in enumerate(held)]
 
 
-def digest_part(part: torch.Tensor, box: Box, shape: Sequence[int]) -> Pair:
-    """What a box adds to the digest of the whole tensor of this shape; `part` has the shape of the box.
-
-    Parts that make up a tensor add up to its digest, however it is cut: so what was cut anew can be proved.
-    """
-    steps = [1]
-    for extent in reversed(shape[1:]):
-        steps.insert(0, steps[0] * extent)
-    return digest_at(part, sum(low * step for low, step in zip(box.low, steps, strict=False)), steps)
-
-
 def digest_at(part: torch.Tensor, first: int, steps: Sequence[int]) -> Pair:
     """What a part adds to a digest in which its first element has the index `first`, and `steps` lead along its axes.
 
-    The part may lie anyhow; it is copied only if what follows each other in the digest does not do so in memory.
+    Parts that make up a tensor add up to its digest, however it is cut: so what was cut anew can be proved. A part
+    may lie anyhow; it is copied only if what follows each other in the digest does not do so in memory.
     """
     if part.device.type != "cpu":
         return reference.digest_at(part, first, steps)

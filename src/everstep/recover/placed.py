@@ -14,11 +14,11 @@ import torch
 from everstep.capture.digests import digest_at, total
 from everstep.company import Company, meet
 from everstep.errors import Damaged
+from everstep.foreign.tiling import some
 from everstep.layout import boxes
 from everstep.recover.parts import view
 from everstep.types import Box, Local, Pair, Piece
 
-SHOWN = 3
 RANKS_MAX = 512
 """Up to so many add up their parts: rank 0 hears of every part of every tensor."""
 
@@ -83,12 +83,12 @@ def prove(step: int, brought: Sequence[Brought], ranks: Company) -> str:
     found = msgspec.json.decode(told, type=Said)
     if found.wrong:
         raise Damaged(
-            f"step {step}: {_some(found.wrong)} arrived with another digest than it was saved with. What was read was "
+            f"step {step}: {some(found.wrong)} arrived with another digest than it was saved with. What was read was "
             "what had been written, so it was put in a wrong place: the program's state is not to be used. Nothing in "
             "the run has changed. Resume with the layout that wrote it, and report this with what 'everstep explain' "
             "says."
         )
-    left = f"; of {_some(found.partly)} the ranks hold only parts, which prove nothing" if found.partly else ""
+    left = f"; of {some(found.partly)} the ranks hold only parts, which prove nothing" if found.partly else ""
     return f"{found.proved} tensors have the digests that their writers had{left}"
 
 
@@ -150,8 +150,3 @@ def _added(said: Iterable[str]) -> str:
         else:
             wrong.append(f"{name} of writer {writer}")
     return msgspec.json.encode(Said(proved, tuple(partly), tuple(wrong))).decode()
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more
