@@ -196,8 +196,8 @@ class Run:
             recorded = -1 if self._recording is None else self._recording.recorded
             if health is not None and health.acknowledged < recorded and health.state != "fenced":
                 raise NotAcknowledged(
-                    f"{self._url}: closed with step {health.acknowledged} acknowledged and safe, but "
-                    f"{health.committed} committed{f' ({health.error})' if health.error else ''}."
+                    f"{self._url}: closed with step {health.acknowledged} on disk, but {health.committed} committed"
+                    f"{f' ({health.error})' if health.error else ''}.{self._left_in_memory(health)}"
                 )
         finally:
             self._disk.release()
@@ -213,6 +213,14 @@ class Run:
         except EverstepError:
             if kind is None:  # the error that ended training is the one to show
                 raise
+
+    def _left_in_memory(self, health: Health) -> str:
+        if health.memory <= health.acknowledged:
+            return ""
+        return (
+            f" Step {health.memory} stays in this host's memory: resume() here within "
+            f"{self._settings.linger_seconds:.0f} s goes on from it."
+        )
 
     # Beginning.
 

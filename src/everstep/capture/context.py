@@ -3,7 +3,7 @@
 Each item is encoded when a step is committed and written only if it differs from what the log said last.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -16,7 +16,7 @@ from everstep.capture.roster import Roster
 from everstep.capture.tensors import describe, to_bytes
 from everstep.codec import tree
 from everstep.errors import Unsupported
-from everstep.types import Tensor
+from everstep.types import Bytes, Tensor
 
 
 @runtime_checkable
@@ -43,6 +43,8 @@ class Context:
         self._roster = roster
         self._state = dict(state)
         self._known: dict[str, Any] = {}
+        self._told = False
+        self._copies: dict[str, Bytes] = {}
         for key, item in self._state.items():
             if not isinstance(item, Stateful):
                 raise Unsupported(
@@ -58,11 +60,14 @@ class Context:
 
     def everything(self) -> dict[str, Encoded]:
         """All items, for a base. What the log says next is relative to this."""
-        self._known.clear()
+        self.forget()
         return self.changed()
 
     def changed(self) -> dict[str, Encoded]:
         """The items that differ from what was said last."""
+        if not self._told:
+            self._known.clear()
+            self._told = True
         found = self._moved_generators()
         for name, value in self._values():
             encoded = encode(f"context/{name}", value, far=True)
@@ -82,7 +87,29 @@ class Context:
 
     def forget(self) -> None:
         """Say everything again next time: what was taken last did not reach the log."""
-        self._known.clear()
+        self._told = False
+
+    def copied(self, described: Sequence[Tensor], places: Sequence[int], memory: memoryview) -> None:
+        """Where the device's copies are of what was said last."""
+        for told, place in zip(described, places, strict=True):
+            self._copies[told.name] = memory[place : place + told.nbytes]
+
+    def look(self) -> None:
+        """Remember how everything is now, as `changed` does, without a word to the log."""
+        for item in self.everything().values():
+            self._copies |= {told.name: to_bytes(tensor) for told, tensor in item.far}
+        self.forget()
+
+    def still(self) -> bool:
+        """Whether everything is as it was at the last look. What a device holds is fetched; its copies are complete."""
+        known, told, self._told = dict(self._known), self._told, True
+        moved = self.changed()
+        self._known, self._told = known, told
+        if any(not name.startswith("buffer/") for name in moved):
+            return False
+        far = [pair for item in moved.values() for pair in item.far]
+        near = any(item.blobs for item in moved.values())
+        return not near and all(self._copies.get(told.name, b"") == to_bytes(tensor) for told, tensor in far)
 
     def _values(self) -> Iterator[tuple[str, Any]]:
         for name, module in self._roster.extra().items():

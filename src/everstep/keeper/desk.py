@@ -102,7 +102,8 @@ class Desk:
             return self._feed.pump() if self._feed is not None else False
 
     def close(self, seconds: float) -> Health:
-        """The trainer is done: write what is committed, then forget it. How it ended."""
+        """The trainer is done: write what is committed, then forget it, unless the disk lacks a step that memory has.
+        How it ended."""
         with self._lock:
             if self._feed is not None:
                 self._feed.pump()
@@ -114,7 +115,9 @@ class Desk:
             self._say()
             self._let_go()
             self.pid = 0
-            self._forget_memory()
+            if ended.state == "fenced" or ended.memory <= ended.acknowledged:
+                self._forget_memory()
+            self._keeper = self._feed = None
             return ended
 
     @property

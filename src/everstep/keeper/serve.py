@@ -121,6 +121,8 @@ class Keeping:
                     if isinstance(message, Close):
                         ended = seated[0].close(message.seconds) if _sits(seated) else None
                         line.send(Done() if ended is None else Report(self._run, self._path, pid, ended))
+                        if _sits(seated) and seated[0].holds_memory:
+                            return seated  # it lingers, as that of one who died
                         self._left(seated)
                         return None
                     seated = self._act(line, seated, message, blocks)

@@ -26,6 +26,7 @@ from everstep.ring.watch import watch
 from everstep.settings import Settings
 from everstep.types import Tensor
 
+NOT_ON_DISK = "the disk does not hold the step before it"
 GAP = "steps before it were not recorded"
 IN_PARTS = "a whole state per step costs too much; from now on gradients are recorded, and states taken in parts"
 PIN_SECONDS = 600.0
@@ -67,10 +68,10 @@ class Recording:
             self._link.poke()
         if not memory:  # who resumes from memory is in a hurry, and has areas
             self._link.areas.wait(PIN_SECONDS, all_of_them=True)
-        self._program.context.forget()
+        self._program.context.look()
         self._hooks.start()
         if changed or not held:
-            self._hooks.why_base = changed or "the disk does not hold the step before it"
+            self._hooks.why_base = changed or NOT_ON_DISK
 
     def resumed(self, state_bytes: int, log_bytes: int, records: int, seconds: float) -> None:
         """What replaying the log took: a base is written before it would take too long."""
@@ -124,11 +125,17 @@ class Recording:
             self._link.poke()
 
     def pay(self, seconds: float | None) -> None:
-        """Steps that the disk was spared, or lost with a keeper, are in memory: now it gets a base of the newest."""
-        spared = self._owed or self._link.wants_base or self._link.ring.word(rings.W_DROPPED) > 0
-        if not spared or self.recorded < self.step or self._hooks.why_base is not None or self._unsettled:
+        """Steps that the disk was spared, or lost with a keeper, are in memory: now it gets a base of the newest.
+
+        Only while the program is as that step left it. A next step that was begun has changed generators, at least.
+        """
+        link, unheld = self._link, self._hooks.why_base == NOT_ON_DISK
+        spared = self._owed or unheld or link.wants_base or link.ring.word(rings.W_DROPPED) > 0
+        if not spared or self.recorded < self.step or self._unsettled or link.acknowledged >= self.step:
             return
-        if self._link.wait_for_base(seconds, patiently=True) and self._link.acknowledged < self.step:
+        if not self._still() or not link.ready(PIN_SECONDS if seconds is None else seconds):
+            return
+        if link.wait_for_base(seconds, patiently=True) and link.acknowledged < self.step:
             self._state(self.step, to_disk=True, must=True)
             self.finish()
             self._link.poke()
@@ -156,6 +163,12 @@ class Recording:
     def leave(self) -> None:
         """In a forked child: the program goes on, unwatched."""
         self._hooks.watching = False
+
+    def _still(self) -> bool:
+        """Whether the program is as its newest step left it: nothing was trained, drawn or read since."""
+        self._hooks.check()
+        unbroken = self._hooks.why_base in (None, NOT_ON_DISK)
+        return unbroken and not self._hooks.updates and self._program.context.still()
 
     # The three ways to hold a step.
 
@@ -259,6 +272,7 @@ class Recording:
         if extent is None:
             return []
         self._mover.take("context", extent, described, places, tensors, brief=True)
+        self._program.context.copied(described, places, extent.memory)
         return [extent]
 
     def _vouch(self, sequence: int, step: int) -> None:

@@ -239,8 +239,9 @@ class States:
         if picture.brief:
             described, start = [told for told, _ in picture.brief], picture.fixed.nbytes
             part = Extent(start, 0, area.block.memory[start:], area.block.address + start)
-            tensors = [tensor for _, tensor in picture.brief]
-            self._mover.take("state", part, described, offsets(described)[0], tensors, brief=True)
+            tensors, places = [tensor for _, tensor in picture.brief], offsets(described)[0]
+            self._mover.take("state", part, described, places, tensors, brief=True)
+            self._program.context.copied(described, places, part.memory)
 
     def _area(self, nbytes: int, *, must: bool) -> Area | None:
         """A place for a state. One that is too small is made anew, with room to spare: that takes long."""

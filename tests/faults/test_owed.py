@@ -1,0 +1,107 @@
+"""What the disk is owed when a run ends: a base of the newest step, and never of a program that has gone on since."""
+
+import errno
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import everstep
+from everstep.errors import NotAcknowledged
+from everstep.ring import ring as words
+from tests.faults.conftest import Small
+from tests.faults.disks import FailingDisk
+from tests.faults.test_keeper import keeper_pid
+
+Around = Callable[[Callable[[Any], Any]], list[Any]]
+GOES_ON: dict[str, Callable[[Small], object]] = {
+    "stays": lambda _: None,
+    "draws": lambda _: torch.rand(1),
+    "steps": lambda program: program.step(),
+    "counts": lambda program: program.model(torch.randn(4, 8)),
+}
+
+
+class Counting(Small):
+    """With a buffer that a forward pass changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model.insert(1, nn.BatchNorm1d(8))
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.01)
+
+    def bits(self) -> list[bytes]:
+        others = (*self.model.buffers(), torch.get_rng_state())
+        return [*super().bits(), *(other.numpy().tobytes() for other in others)]
+
+
+def behind(run: everstep.Run, path: Path, program: Small) -> Callable[[], None]:
+    """One more step, which the keeper, held still, has not seen; then it wants a base. Call the result to let it go."""
+    pid = keeper_pid(path)
+    os.kill(pid, signal.SIGSTOP)
+    program.step()
+    run.commit()
+    run._link.ring.say(words.W_WANTS_BASE, 1)
+    return lambda: os.kill(pid, signal.SIGCONT)
+
+
+@pytest.mark.parametrize("how", GOES_ON)
+def test_a_base_at_the_end_is_of_the_step_it_names(tmp_path: Path, how: str) -> None:
+    program, path = Counting(), tmp_path / "run"
+    run = program.open(path)
+    run.resume()
+    for _ in range(3):
+        program.step()
+        run.commit()
+    go = behind(run, path, program)
+    then = program.bits()
+    GOES_ON[how](program)
+    waker = threading.Timer(0.3, go)
+    waker.start()
+    run.close()
+    waker.join()
+    again = Counting()
+    with again.open(path) as run:
+        assert run.resume() == 4
+        assert again.bits() == then
+
+
+@pytest.mark.parametrize("parts", [False, True], ids=["whole", "in-parts"])
+def test_what_a_full_disk_lacks_at_the_end_waits_in_memory(
+    tmp_path: Path, around: Around, monkeypatch: pytest.MonkeyPatch, parts: bool
+) -> None:
+    """A keeper alone cannot write a state that lies in memory in parts; the trainer that takes it up can."""
+    full = threading.Event()
+    around(lambda disk: FailingDisk(disk, lambda at, _: errno.ENOSPC if full.is_set() and at == "write" else None))
+    program, path = Counting(), tmp_path / "run"
+    run = program.open(path)
+    run.resume()
+    for step in range(6):
+        program.step()
+        run.commit()
+        if step == 2:
+            run.wait(timeout=30)
+            full.set()
+    then = program.bits()
+    monkeypatch.setattr("everstep.api.CLOSE_SECONDS", 0.5)
+    with pytest.raises(NotAcknowledged, match="Step 6 stays in this host"):
+        run.close()
+    monkeypatch.undo()
+    full.clear()
+    if parts:
+        monkeypatch.setattr("everstep.keeper.feed.Feed.catch_up", lambda _feed, _seconds: None)
+    again = Counting()
+    with again.open(path) as run:
+        assert run.resume() == 6
+        assert again.bits() == then
+        assert run.acknowledged() < 6
+    with Counting().open(path) as run:  # and this time the disk has it
+        assert run.resume() == 6
+        assert run.ledger is not None
+        assert not any("memory" in item.origin for item in run.ledger)
