@@ -38,6 +38,8 @@ from everstep.types import Local
 from everstep.url import local_path
 
 CLOSE_SECONDS = 60.0
+MIDWAY = " The disk was spared it, and the next step has begun since: call wait() right after commit()."
+MIDWAY_SECONDS = 10.0
 
 _runs: "weakref.WeakSet[Run]" = weakref.WeakSet()
 
@@ -150,13 +152,12 @@ class Run:
                 f"step {wanted} was not recorded (see run.health), {link.acknowledged} is acknowledged. The next "
                 "base closes the gap."
             )
-        if wanted > link.acknowledged:
-            recording.pay(timeout)
-        if not link.wait(wanted, timeout):
+        paid = wanted <= link.acknowledged or recording.pay(timeout)
+        if not link.wait(wanted, timeout if paid or timeout is not None else MIDWAY_SECONDS):
             health = link.health
             raise NotAcknowledged(
                 f"step {wanted} is not acknowledged, {health.acknowledged} is. The run is {health.state}"
-                f"{f' ({health.error})' if health.error else ''}."
+                f"{f' ({health.error})' if health.error else ''}.{'' if paid else MIDWAY}"
             )
         left = None if timeout is None else max(0.0, timeout - (time.monotonic() - began))
         if not self._peers.wait(wanted, left):

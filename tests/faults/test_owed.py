@@ -20,25 +20,40 @@ from tests.faults.disks import FailingDisk
 from tests.faults.test_keeper import keeper_pid
 
 Around = Callable[[Callable[[Any], Any]], list[Any]]
-GOES_ON: dict[str, Callable[[Small], object]] = {
+GOES_ON: dict[str, Callable[["Counting"], object]] = {
     "stays": lambda _: None,
     "draws": lambda _: torch.rand(1),
     "steps": lambda program: program.step(),
-    "counts": lambda program: program.model(torch.randn(4, 8)),
+    "counts": lambda program: program.counts(),
 }
 
 
 class Counting(Small):
     """With a buffer that a forward pass changes."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: str = "cpu") -> None:
         super().__init__()
         self.model.insert(1, nn.BatchNorm1d(8))
+        self.model.to(device)
+        self.device = device
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.01)
 
+    def forward(self) -> torch.Tensor:
+        return self.model(torch.randn(4, 8).to(self.device))  # type: ignore[no-any-return]
+
+    def counts(self) -> None:
+        """A forward pass that draws nothing: its buffers alone tell."""
+        self.model(torch.ones(4, 8, device=self.device) * torch.arange(4, device=self.device)[:, None])
+
+    def step(self) -> None:
+        self.forward().square().sum().backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
     def bits(self) -> list[bytes]:
-        others = (*self.model.buffers(), torch.get_rng_state())
-        return [*super().bits(), *(other.numpy().tobytes() for other in others)]
+        states = [value for held in self.optimizer.state.values() for value in held.values()]
+        tensors = (*self.model.parameters(), *self.model.buffers(), *states, torch.get_rng_state())
+        return [tensor.detach().cpu().numpy().tobytes() for tensor in tensors]
 
 
 def behind(run: everstep.Run, path: Path, program: Small) -> Callable[[], None]:
@@ -51,9 +66,10 @@ def behind(run: everstep.Run, path: Path, program: Small) -> Callable[[], None]:
     return lambda: os.kill(pid, signal.SIGCONT)
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("how", GOES_ON)
-def test_a_base_at_the_end_is_of_the_step_it_names(tmp_path: Path, how: str) -> None:
-    program, path = Counting(), tmp_path / "run"
+def test_a_base_at_the_end_is_of_the_step_it_names(tmp_path: Path, how: str, device: str) -> None:
+    program, path = Counting(device), tmp_path / "run"
     run = program.open(path)
     run.resume()
     for _ in range(3):
@@ -66,7 +82,7 @@ def test_a_base_at_the_end_is_of_the_step_it_names(tmp_path: Path, how: str) -> 
     waker.start()
     run.close()
     waker.join()
-    again = Counting()
+    again = Counting(device)
     with again.open(path) as run:
         assert run.resume() == 4
         assert again.bits() == then
@@ -105,3 +121,18 @@ def test_what_a_full_disk_lacks_at_the_end_waits_in_memory(
         assert run.resume() == 6
         assert run.ledger is not None
         assert not any("memory" in item.origin for item in run.ledger)
+
+
+def test_waiting_in_the_middle_of_a_step_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("everstep.api.MIDWAY_SECONDS", 0.2)
+    program, path = Counting(), tmp_path / "run"
+    with program.open(path) as run:
+        run.resume()
+        go = behind(run, path, program)
+        torch.rand(1)
+        with pytest.raises(NotAcknowledged, match="call wait\\(\\) right after commit"):
+            run.wait()
+        go()
+        program.step()
+        run.commit()
+        assert run.wait(timeout=30) == 2

@@ -2,6 +2,7 @@
 
 import os
 import threading
+import time
 
 from everstep import __version__
 from everstep.errors import StoreFailed
@@ -21,6 +22,7 @@ class Caller:
         self._lock = threading.RLock()
         self._trainer = os.urandom(8).hex()
         self._line = launch.line_to_keeper(path, run)
+        self._unanswered = 0
 
     def _hello(self, *, take_over: bool) -> Hello:
         return Hello(__version__, self._rank, os.getpid(), self._trainer, take_over, self._opened)
@@ -55,12 +57,18 @@ class Caller:
         raise error_of(answer)
 
     def ask(self, message: Message, seconds: float = ANSWER_SECONDS, blocks: list[int] | None = None) -> Message:
+        """The answer. One that comes too late for its question is not taken for that of the next."""
         with self._lock:
+            deadline = time.monotonic() + seconds
+            if not self._line.takes(seconds):
+                raise Gone("it does not read what it is sent")
             self._line.send(message, blocks)
-            got = self._line.receive(seconds)
-        if got is None:
-            raise Gone("no answer in time")
-        return got[0]
+            self._unanswered += 1
+            while (got := self._line.receive(max(0.0, deadline - time.monotonic()))) is not None:
+                self._unanswered -= 1
+                if not self._unanswered:
+                    return got[0]
+        raise Gone("no answer in time")
 
     def poke(self) -> bool:
         """Tell the keeper that there is something new. False when it has died."""
@@ -74,7 +82,7 @@ class Caller:
         """Start another keeper; the epoch it writes in. The old line is closed."""
         with self._lock:
             self._line.close()
-            self._line = launch.line_to_keeper(self._path, self._run)
+            self._line, self._unanswered = launch.line_to_keeper(self._path, self._run), 0
             return self.hello(take_over=False)[0].epoch
 
     def hang_up(self) -> None:

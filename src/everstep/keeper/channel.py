@@ -37,6 +37,12 @@ class Line:
         except OSError as broken:
             raise Gone(str(broken)) from broken
 
+    def takes(self, seconds: float) -> bool:
+        """Whether `send` would not wait, after at most `seconds`."""
+        watch = select.poll()
+        watch.register(self.fileno(), select.POLLOUT)
+        return bool(watch.poll(1000 * seconds))
+
     def nudge(self, message: Message) -> None:
         """Send a message that may as well be lost: when the other side has not read the ones before, it is awake."""
         try:

@@ -1,7 +1,6 @@
 """The trainer's side of the keeper: hands steps over through the ring, and starts another keeper when one has died.
 
-Nothing here waits longer than it is told to. What the keeper says of the run is read from the ring's words; it is
-asked only for its texts.
+Nothing here waits longer than it is told to. What the keeper says of the run is in the ring's words, its texts aside.
 """
 
 import contextlib
@@ -33,6 +32,7 @@ from everstep.types import Bytes
 LOGGER = logging.getLogger("everstep")
 RESTARTS_MAX = 1000
 AGAIN_SECONDS = 1.0
+LOOK_SECONDS = 2.0
 TAKEN_OVER = "another process took this run over. What was acknowledged before is kept; stop this process."
 
 
@@ -284,7 +284,7 @@ class Link:
         if self._ended is not None:
             return self._ended
         try:
-            told = self._caller.ask(Look())
+            told = self._caller.ask(Look(), LOOK_SECONDS)
         except (Gone, EverstepError):
             return here
         if not isinstance(told, Report) or told.pid != os.getpid():

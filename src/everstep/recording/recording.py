@@ -124,21 +124,24 @@ class Recording:
             self._confirm()
             self._link.poke()
 
-    def pay(self, seconds: float | None) -> None:
+    def pay(self, seconds: float | None) -> bool:
         """Steps that the disk was spared, or lost with a keeper, are in memory: now it gets a base of the newest.
 
-        Only while the program is as that step left it. A next step that was begun has changed generators, at least.
+        False if it cannot: the program is not as that step left it. A next step that was begun has at least drawn
+        random numbers, or counted.
         """
         link, unheld = self._link, self._hooks.why_base == NOT_ON_DISK
         spared = self._owed or unheld or link.wants_base or link.ring.word(rings.W_DROPPED) > 0
         if not spared or self.recorded < self.step or self._unsettled or link.acknowledged >= self.step:
-            return
-        if not self._still() or not link.ready(PIN_SECONDS if seconds is None else seconds):
-            return
+            return True
+        if not self._still():
+            return False
+        link.ready(PIN_SECONDS if seconds is None else seconds)
         if link.wait_for_base(seconds, patiently=True) and link.acknowledged < self.step:
             self._state(self.step, to_disk=True, must=True)
             self.finish()
             self._link.poke()
+        return True
 
     def close(self, seconds: float) -> None:
         """Let go of the training program; what is committed is whole when this returns, and the disk will have it."""
