@@ -1,6 +1,11 @@
-"""`everstep prune`: what goes, how many bytes that frees, and nothing that was asked to stay."""
+"""`everstep prune`: what goes, how many bytes that frees, and nothing that was asked to stay.
 
-from collections.abc import Sequence
+Several writers hold a run together: each leaves what the wishes need of it to restore the steps that all have.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,12 +15,11 @@ import msgspec
 from everstep.cli import text
 from everstep.cli.look import opened
 from everstep.cli.progress import waiting
-from everstep.errors import Damaged, Misuse, StepNotHeld
+from everstep.errors import Damaged, Misuse, NotARun, StepNotHeld
 from everstep.log import frame, lease
 from everstep.log.inventory import Inventory, survey
-from everstep.recover import choose
+from everstep.recover.cohort import common, inventories, stand, together
 from everstep.recover.sound import base_faults
-from everstep.store import cohort as cohorts
 from everstep.store import keep, names
 from everstep.store import prune as store
 from everstep.store.disk import Disk, LocalDisk
@@ -28,11 +32,6 @@ def prune(url: str, specs: Sequence[str], *, dry_run: bool, as_json: bool) -> No
     with opened(url) as (disk, path, epoch):
         if epoch is not None:
             raise Misuse(f"{url}: prune works on a whole run; leave out '#{epoch}'.")
-        if cohorts.load_all(disk):
-            raise Misuse(
-                f"{path}: several writers hold this run together, and prune does not know yet what all of them need. "
-                "Settings.retain_bytes_max bounds each."
-            )
         sound = Sound(disk)
         with waiting("looking"):
             found = _survey(disk, path)
@@ -64,56 +63,95 @@ def parse(specs: Sequence[str]) -> Wishes:
     return Wishes(**wanted)
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What the writers hold that the newest step needs, and what writers hold that it does not need any more."""
+
+    writers: list[Inventory]
+    past: list[Inventory]
+
+    @property
+    def newest(self) -> int:
+        newest = common(self.writers)
+        assert newest is not None
+        return newest
+
+
 class Sound:
-    """Whether a base is what was written, every byte of it; asked once per base."""
+    """Whether a writer's base is what was written, every byte of it; asked once per base."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
-        self._known: dict[BaseEntry, list[str]] = {}
-        self.rank = 0
+        self._known: dict[tuple[int, BaseEntry], list[str]] = {}
 
-    def __call__(self, entry: BaseEntry) -> bool:
-        if entry not in self._known:
-            self._known[entry] = base_faults(self._disk, self.rank, entry)
-        return not self._known[entry]
+    def __call__(self, rank: int, entry: BaseEntry) -> bool:
+        if (rank, entry) not in self._known:
+            self._known[rank, entry] = base_faults(self._disk, rank, entry)
+        return not self._known[rank, entry]
 
     @property
     def faults(self) -> list[str]:
         return [fault for faults in self._known.values() for fault in faults]
 
 
-def _survey(disk: Disk, path: str) -> Inventory:
+def _survey(disk: Disk, path: str) -> Found:
     """What the run holds; an error when that is nothing, or less than was acknowledged."""
-    found = survey(disk, path)
-    if found.damages:
-        raise Damaged(
-            f"{found.damages[0]} Nothing was pruned: what would go may be the last good copy.", intact=found.newest
-        )
-    if not choose.routes(found):
+    try:
+        stood = stand(disk, path)
+    except Damaged as damaged:
+        raise _not_pruned(damaged) from damaged
+    held = None if stood is None else inventories(disk, path, stood.epochs)
+    if held is None:
         raise StepNotHeld(f"{path}: the run holds no step yet; there is nothing to prune.")
-    return found
+    if damages := [damage for inventory in held for damage in inventory.damages]:
+        raise _not_pruned(damages[0], common(held))
+    past = []
+    for rank in names.ranks(disk.names(""))[len(held) :]:
+        with suppress(NotARun):  # it was opened, and nothing was ever recorded
+            past.append(survey(disk, path, rank=rank))
+    return Found(held, past)
 
 
-def _plan(found: Inventory, wishes: Wishes, sound: Sound) -> Manifest:
-    sound.rank = found.manifest.writer
-    planned = keep.plan(found.manifest, wishes, found.newest, sound=sound, cuts=_cuts(found))
+def _not_pruned(why: Damaged, intact: int | None = None) -> Damaged:
+    told = f"{why} Nothing was pruned: what would go may be the last good copy."
+    return Damaged(told, intact=why.intact if intact is None else intact)
+
+
+def _plan(found: Found, wishes: Wishes, sound: Sound) -> list[Manifest]:
+    """What every writer keeps, in the order of `writers`, then `past`."""
+    newest, planned = found.newest, []
+    points = set.intersection(*({e.step for e in one.bases} for one in found.writers))
+    for one in found.writers:
+        rank = one.manifest.writer
+        planned.append(
+            keep.plan(
+                one.manifest, wishes, newest, sound=lambda entry, rank=rank: sound(rank, entry),  # type: ignore[misc]
+                cuts=_cuts(one), tip=one.epoch, points=points,
+            )
+        )  # fmt: skip
     left = _left(found, planned)
-    if left.newest != found.newest or not any(sound(entry) for entry in left.bases):
-        lost = f"step {found.newest} could not be restored from what would be left"
-        raise Damaged(f"nothing was pruned: {lost}. 'everstep verify' names the damage.", intact=found.newest)
-    return planned
+    proved = all(any(sound(one.manifest.writer, entry) for entry in one.bases) for one in left)
+    if common(left) != newest or not proved:
+        lost = f"step {newest} could not be restored from what would be left"
+        raise Damaged(f"nothing was pruned: {lost}. 'everstep verify' names the damage.", intact=newest)
+    nothing = {} if wishes.branches else {"terms": (), "segments": (), "bases": ()}
+    return planned + [msgspec.structs.replace(one.manifest, state="closed", **nothing) for one in found.past]
 
 
-def _left(found: Inventory, planned: Manifest) -> Inventory:
-    """The inventory as it will be."""
-    kept = {names.segment(planned.writer, entry.epoch, entry.sequence) for entry in planned.segments}
-    records = {step: record for step, record in found.records.items() if record.path in kept}
-    return Inventory(found.identity, planned, found.epoch, found.acknowledged, store.on_branch(planned), records)
+def _left(found: Found, planned: Sequence[Manifest]) -> list[Inventory]:
+    """The inventories as they will be."""
+    left = []
+    for one, plan in zip(found.writers, planned, strict=False):
+        kept = {names.segment(plan.writer, entry.epoch, entry.sequence) for entry in plan.segments}
+        records = {step: record for step, record in one.records.items() if record.path in kept}
+        bases = store.on_branch(plan, one.epoch)
+        left.append(Inventory(one.identity, plan, one.epoch, one.acknowledged, bases, records))
+    return left
 
 
 def _cuts(found: Inventory) -> dict[tuple[int, int], Segment]:
     """Where the current branch leaves a segment in its middle: what follows belongs to a branch that goes."""
-    limits, cuts = dict(store.lineage(found.manifest)), {}
+    limits, cuts = dict(store.lineage(found.manifest, found.epoch)), {}
     for entry, scanned in found.segments:
         limit = limits[entry.epoch]
         ours = [record for record in scanned.records if limit is None or record.step <= limit]
@@ -123,46 +161,67 @@ def _cuts(found: Inventory) -> dict[tuple[int, int], Segment]:
     return cuts
 
 
-def _prune(disk: LocalDisk, path: str, seen: Inventory, wishes: Wishes, sound: Sound) -> int:
-    """Do it, as the run's owner. Returns the bytes of litter that went as well.
+def _prune(disk: LocalDisk, path: str, seen: Found, wishes: Wishes, sound: Sound) -> int:
+    """Do it, as the owner of every writer. Returns the bytes of litter that went as well.
 
-    The epoch claimed here never opens for records: its term is left out of what is published, so the next owner
-    continues the branch that was there before.
+    The epochs claimed here never open for records: their terms are left out of what is published, so the next owner
+    continues the branch that was there before. A crash between two writers leaves each with what the newest step needs.
     """
-    opened_at = datetime.now(UTC).isoformat(timespec="seconds")
-    held = lease.take(disk, seen.identity.run, seen.manifest.writer, opened=opened_at, take_over=False)
-    try:
+    with _owned(disk, [*seen.writers, *seen.past]) as leases:
         found = _survey(disk, path)  # again: only now can nobody else change it
-        planned = _plan(found, wishes, sound)
-        acknowledged = max(found.acknowledged, planned.acknowledged)
-        store.apply(disk, held.book, lambda _: msgspec.structs.replace(planned, acknowledged=acknowledged))
-        litter = {
-            name: _size(disk, f"{names.writer(sound.rank)}/{name}") for name in disk.names(names.writer(sound.rank))
-        }
-        return sum(litter[name] for name in lease.sweep(disk, held.book))
+        freed = 0
+        inventories = [*found.writers, *found.past]
+        for one, plan in zip(inventories, _plan(found, wishes, sound), strict=True):
+            rank, held = one.manifest.writer, leases[one.manifest.writer]
+            said = msgspec.structs.replace(plan, acknowledged=max(one.acknowledged, plan.acknowledged))
+            store.apply(disk, held.book, lambda _, said=said: said)  # type: ignore[misc]
+            litter = {name: _size(disk, f"{names.writer(rank)}/{name}") for name in disk.names(names.writer(rank))}
+            freed += sum(litter[name] for name in lease.sweep(disk, held.book))
+        return freed
+
+
+@contextmanager
+def _owned(disk: LocalDisk, inventories: Sequence[Inventory]) -> Iterator[dict[int, lease.Lease]]:
+    """The leases of all these writers, or of none."""
+    opened_at = datetime.now(UTC).isoformat(timespec="seconds")
+    held: dict[int, lease.Lease] = {}
+    try:
+        for one in inventories:
+            rank = one.manifest.writer
+            held[rank] = lease.take(disk, one.identity.run, rank, opened=opened_at, take_over=False)
+        yield held
     finally:
-        held.release()
+        for owned in held.values():
+            owned.release()
 
 
-def describe(disk: Disk, found: Inventory, planned: Manifest, sound: Sound) -> dict[str, Any]:
+def describe(disk: Disk, found: Found, planned: Sequence[Manifest], sound: Sound) -> dict[str, Any]:
     """Everything that `prune` says, as JSON holds it."""
-    now, files = found.manifest, sorted(store.files(found.manifest) - store.files(planned))
-    kept = {(entry.epoch, entry.sequence) for entry in planned.segments}
+    pairs = list(zip([one.manifest for one in (*found.writers, *found.past)], planned, strict=True))
+    files = sorted(name for now, plan in pairs for name in store.files(now) - store.files(plan))
     sizes = {name: _size(disk, name) for name in files}
-    settled = {term.epoch for term in now.terms if term.from_step is not None}
+    epochs = {t.epoch for now, plan in pairs for t in set(now.terms) - set(plan.terms) if t.from_step is not None}
     return {
-        "run": now.run,
-        "bases": [{"step": b.step, "epoch": b.epoch, "bytes": b.nbytes} for b in now.bases if b not in planned.bases],
-        "segments": [
-            {"epoch": s.epoch, "sequence": s.sequence, "after_step": s.after_step, "last_step": s.last_step}
-            for s in now.segments if (s.epoch, s.sequence) not in kept
+        "run": pairs[0][0].run,
+        "writers": len(found.writers),
+        "bases": [
+            {"writer": now.writer, "step": b.step, "epoch": b.epoch, "bytes": b.nbytes}
+            for now, plan in pairs for b in now.bases if b not in plan.bases
         ],
-        "epochs": sorted(settled - {term.epoch for term in planned.terms}),
+        "segments": [
+            {
+                "writer": now.writer, "epoch": s.epoch, "sequence": s.sequence, "after_step": s.after_step,
+                "last_step": s.last_step,
+            }
+            for now, plan in pairs for s in now.segments
+            if (s.epoch, s.sequence) not in {(kept.epoch, kept.sequence) for kept in plan.segments}
+        ],
+        "epochs": sorted(epochs),
         "files": [{"file": name, "bytes": count} for name, count in sizes.items()],
         "freed_bytes": sum(sizes.values()),
-        "restorable_before": found.spans(),
-        "restorable_after": _left(found, planned).spans(),
-        "branches_after": store.branches(planned),
+        "restorable_before": together(found.writers),
+        "restorable_after": together(_left(found, planned)),
+        "branches_after": sorted({epoch for plan in planned for epoch in store.branches(plan)}),
         "notes": sound.faults,
     }  # fmt: skip
 
@@ -180,12 +239,15 @@ def _size(disk: Disk, path: str) -> int:
 
 def _print(goes: dict[str, Any]) -> None:
     verb = "would go" if goes["dry_run"] else "gone"
+    several = goes["writers"] > 1 or any(item["writer"] for item in (*goes["bases"], *goes["segments"]))
     for base in goes["bases"]:
-        text.echo(f"{verb}: base {base['step']} of epoch {base['epoch']}, {text.size(base['bytes'])}")
+        whose = f" of writer {base['writer']}" if several else ""
+        text.echo(f"{verb}: base {base['step']}{whose}, epoch {base['epoch']}, {text.size(base['bytes'])}")
     for segment in goes["segments"]:
         last = "its end" if segment["last_step"] is None else segment["last_step"]
+        whose = f" of writer {segment['writer']}" if several else ""
         steps = f"steps {segment['after_step'] + 1} to {last}"
-        text.echo(f"{verb}: segment {segment['sequence']} of epoch {segment['epoch']}, {steps}")
+        text.echo(f"{verb}: segment {segment['sequence']}{whose}, epoch {segment['epoch']}, {steps}")
     for note in goes["notes"]:
         text.echo(f"not relied on: {note}")
     freed = f"{text.size(goes['freed_bytes'])} {'would be freed' if goes['dry_run'] else 'freed'}"

@@ -57,7 +57,7 @@ class Report:
 
 def verify_all(disk: Disk, url: str, *, tick: Tick = lambda _done, _total: None) -> Report:
     """The same of every writer that the run has."""
-    ranks = sorted(int(found[1]) for name in disk.names("") if (found := names.WRITER.fullmatch(name)))
+    ranks = names.ranks(disk.names(""))
     reports = [verify(disk, url, rank=rank, tick=tick) for rank in ranks or [0]]
     whole = reports[0]
     for report in reports[1:]:

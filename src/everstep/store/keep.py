@@ -4,7 +4,7 @@ A record can be reached only from a base before it. So what stays is a base, the
 bases before it as points, and, if they were asked for, the older branches from where they leave the current one.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -30,24 +30,29 @@ class Wishes:
     branches: bool = False
 
 
-def plan(manifest: Manifest, wishes: Wishes, newest: int, *, sound: Sound, cuts: Cuts) -> Manifest:
+def plan(
+    manifest: Manifest, wishes: Wishes, newest: int, *, sound: Sound, cuts: Cuts, tip: int | None = None,
+    points: Container[int] | None = None,
+) -> Manifest:  # fmt: skip
     """The manifest with what was wished for. `newest` is the newest restorable step; it stays restorable.
 
     Only bases that `sound` has proved are relied on: a damaged one neither counts nor takes the place of an older one.
+    `tip` is the epoch in which the current branch ends, the newest by default. Of a writer among several, bases newer
+    than `newest` are of no use yet, and single ones only at the `points` that all have.
     """
-    held = on_branch(manifest)
-    first = _anchor(held, wishes, newest, sound)
+    held = on_branch(manifest, tip)
+    first = _anchor([entry for entry in held if entry.step <= newest], wishes, newest, sound)
     bases = {entry for entry in held if entry.step >= first}
-    bases |= _points(held, wishes.every, first, sound)
-    segments = _segments(manifest, None, first)
-    epochs = {epoch for epoch, _ in lineage(manifest)}
+    bases |= _points([e for e in held if points is None or e.step in points], wishes.every, first, sound)
+    segments = _segments(manifest, tip, first)
+    epochs = {epoch for epoch, _ in lineage(manifest, tip)}
     if wishes.branches:
-        for tip in branches(manifest):
-            older = on_branch(manifest, tip)
-            start = _at_or_before(older, _fork(manifest, tip), sound)
+        for other in branches(manifest):
+            older = on_branch(manifest, other)
+            start = _at_or_before(older, _fork(manifest, other, tip), sound)
             bases |= {entry for entry in older if entry.step >= start}
-            segments |= _segments(manifest, tip, start)
-            epochs |= {epoch for epoch, _ in lineage(manifest, tip)}
+            segments |= _segments(manifest, other, start)
+            epochs |= {epoch for epoch, _ in lineage(manifest, other)}
     else:
         segments = {cuts.get((entry.epoch, entry.sequence), entry) for entry in segments}
     oldest = min({entry.epoch for entry in segments} | {entry.epoch for entry in bases}, default=0)
@@ -106,10 +111,10 @@ def _segments(manifest: Manifest, tip: int | None, after: int) -> set[Segment]:
     return {entry for entry in manifest.segments if entry.epoch in limits and needed(entry)}
 
 
-def _fork(manifest: Manifest, tip: int) -> int:
+def _fork(manifest: Manifest, other: int, tip: int | None) -> int:
     """The last step that a branch shares with the current one; -1 when they share nothing."""
-    current = dict(lineage(manifest))
-    for epoch, limit in lineage(manifest, tip):
+    current = dict(lineage(manifest, tip))
+    for epoch, limit in lineage(manifest, other):
         if epoch in current:
             return min((at for at in (limit, current[epoch]) if at is not None), default=-1)
     return -1

@@ -11,6 +11,7 @@ w00000/                             one writer (rank)
 """
 
 import re
+from collections.abc import Iterable
 
 RUN = "run.json"
 # ASCII: \d alone also takes the digits of other scripts, and the name made from the number would be another file's.
@@ -48,6 +49,11 @@ def base(rank: int, step: int, epoch: int) -> str:
 
 def tensors(rank: int, step: int, epoch: int) -> str:
     return f"{writer(rank)}/b{step:012d}-e{epoch:08d}.safetensors"
+
+
+def ranks(directory: Iterable[str]) -> list[int]:
+    """The writers whose directories are among these names."""
+    return sorted(int(found[1]) for name in directory if (found := WRITER.fullmatch(name)))
 
 
 def epoch_of(name: str) -> int | None:
