@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 
 import everstep
 from everstep.cli import prune as verb
@@ -17,43 +15,7 @@ from everstep.recover.verify import verify
 from everstep.store.disk import LocalDisk, existing
 from everstep.store.keep import Wishes
 from tests.cluster.programs import Program, differences
-
-STEPS = 14
-
-
-def opened(path: Path, program: Program, **more: Any) -> everstep.Run:
-    return everstep.open(
-        path, model=program.model, optimizer=program.optimizer, state={"schedule": program.schedule},
-        settings=everstep.Settings(buffer_bytes_max=16 << 20, **more),
-    )  # fmt: skip
-
-
-def train(path: Path, program: Program, until: int, log_bytes: int) -> None:
-    with opened(path, program, base_log_bytes_max=log_bytes, segment_bytes=4000) as run:
-        for at in range(run.resume(), until):
-            program.step(at)
-            run.commit()
-            run.wait(timeout=60)
-
-
-def trained(rank: int, home: Path) -> None:
-    """Two ranks that write bases at steps of their own."""
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", store=dist.FileStore(str(home / "two"), 2), rank=rank, world_size=2)
-    train(home / "run", Program("fsdp"), STEPS, 16_000 if rank else 25_000)
-    dist.destroy_process_group()
-
-
-@pytest.fixture(scope="module")
-def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    home = tmp_path_factory.mktemp("prune")
-    mp.spawn(trained, (home,), nprocs=2)  # type: ignore[no-untyped-call]
-    return home / "run"
-
-
-@pytest.fixture
-def run(original: Path, tmp_path: Path) -> Path:
-    return shutil.copytree(original, tmp_path / "run")
+from tests.cluster.two import STEPS, opened, train
 
 
 def restored(path: Path, step: int) -> dict[str, torch.Tensor]:

@@ -109,7 +109,9 @@ def _join(
     held = inventories(disk, url, cohort.before)
     if held is None:
         raise Damaged(f"{url}: a writer of the cohort before has vanished since rank 0 looked. Start again.")
-    found, same = onto_shards(disk, held, decision.disk, program.roster, program.context, ranks, alone=ranks.world == 1)
+    found, same = onto_shards(
+        disk, held, decision.disk, program.roster, program.context, ranks, alone=ranks.world == 1, strict=strict
+    )
     _met(ranks, "loaded", lambda _: "", "")  # nobody writes, and prunes, before all have read
     return Joint(decision.disk, cohort.before[ranks.rank] if same else None, False, found, peers)
 

@@ -48,8 +48,19 @@ def shared_differences(
     ]
 
 
-def _shared_parameters(indexes: Sequence[Index], roster: Roster, *, alone: bool) -> list[str]:
-    """Parameters by the names of the logical tensors of which they are parts."""
+def in_both(indexes: Sequence[Index], roster: Roster) -> tuple[set[str], set[str]]:
+    """The parameters, and the optimizers, that the program has as the writers together have them."""
+    run, program = _logical(indexes, roster)
+    kinds = {entry.key: entry.kind for index in indexes for entry in index.content.optimizers}
+    named = {name: roster.logical(name) for name in roster.parameters}
+    return (
+        {name for name, logical in named.items() if run.get(logical) == program[logical]},
+        {key for key, optimizer in roster.optimizers.items() if kinds.get(key) == _kind(optimizer)},
+    )
+
+
+def _logical(indexes: Sequence[Index], roster: Roster) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Shape and type of every logical tensor of which there are parts, in the run and in the program."""
     run: dict[str, tuple[Any, ...]] = {}
     for index in indexes:
         dtypes = {stored.tensor.name: stored.tensor.dtype for stored in index.tensors}
@@ -58,6 +69,16 @@ def _shared_parameters(indexes: Sequence[Index], roster: Roster, *, alone: bool)
     for name, parameter in roster.parameters.items():
         held = held_of(name, parameter, roster.layout)
         program[held.logical] = (held.logical_shape, DTYPES.get(parameter.dtype))
+    return run, program
+
+
+def _kind(optimizer: object) -> str:
+    return f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
+
+
+def _shared_parameters(indexes: Sequence[Index], roster: Roster, *, alone: bool) -> list[str]:
+    """Parameters by the names of the logical tensors of which they are parts."""
+    run, program = _logical(indexes, roster)
     return [
         *_names("parameter", {name for name in run if alone or name in program}, set(program)),
         *(
@@ -71,7 +92,7 @@ def _shared_optimizers(indexes: Sequence[Index], roster: Roster, *, alone: bool)
     entries = [entry for index in indexes for entry in index.content.optimizers]
     found = _names("optimizer", {entry.key for entry in entries}, set(roster.optimizers))
     for key, groups in roster.groups():
-        kind = f"{type(roster.optimizers[key]).__module__}.{type(roster.optimizers[key]).__qualname__}"
+        kind = _kind(roster.optimizers[key])
         run = [entry for entry in entries if entry.key == key]
         found += sorted(
             {f"optimizer {key!r}: {e.kind} in the run, {kind} in the program" for e in run if e.kind != kind}
@@ -129,8 +150,7 @@ def _optimizers(index: Index, roster: Roster) -> list[str]:
     for key, groups in roster.groups():
         if key not in run:
             continue
-        optimizer = roster.optimizers[key]
-        kind = f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
+        kind = _kind(roster.optimizers[key])
         if run[key].kind != kind:
             found.append(f"optimizer {key!r}: {run[key].kind} in the run, {kind} in the program")
         ours = [list(group.parameters) for group in run[key].groups]

@@ -6,7 +6,7 @@ by the parameters' names.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
@@ -53,28 +53,33 @@ class _Part:
 
 
 def onto_shards(
-    disk: Disk, held: Sequence[Inventory], step: int, roster: Roster, context: Context, ranks: Company, *, alone: bool
-) -> tuple[Ledger, bool]:
+    disk: Disk, held: Sequence[Inventory], step: int, roster: Roster, context: Context, ranks: Company, *, alone: bool,
+    strict: bool = True,
+) -> tuple[Ledger, bool]:  # fmt: skip
     """The program at `step`, and whether its own writer held exactly what it holds now, so that its log may go on.
 
     Refused before anything is changed, if the writers do not hold all that the program has. `alone`: the program is all
-    there is, so it must have all that they hold.
+    there is, so it must have all that they hold. If not `strict`, what both hold is restored, and the rest stays.
     """
     with uncollected():
-        return _onto_shards(disk, held, step, roster, context, ranks, alone=alone)
+        return _onto_shards(disk, held, step, roster, context, ranks, alone=alone, strict=strict)
 
 
 def _onto_shards(
-    disk: Disk, held: Sequence[Inventory], step: int, roster: Roster, context: Context, ranks: Company, *, alone: bool
-) -> tuple[Ledger, bool]:
+    disk: Disk, held: Sequence[Inventory], step: int, roster: Roster, context: Context, ranks: Company, *, alone: bool,
+    strict: bool,
+) -> tuple[Ledger, bool]:  # fmt: skip
     rank, began = ranks.rank, time.perf_counter()
-    wanted = {name: _wanted(name, parameter, roster) for name, parameter in roster.parameters.items()}
     sources = [choose.routes(inventory, step) for inventory in held]
     indexes = [base.load(disk, at, routes[0].base) for at, routes in enumerate(sources)]
     refuse_diverged(indexes)
     new = rank >= len(held)
     own = 0 if new else rank
-    refuse(step, match.shared_differences(indexes, own, roster, context, alone=alone))
+    differs = match.shared_differences(indexes, own, roster, context, alone=alone)
+    if strict:
+        refuse(step, differs)
+    both, optimizers = match.in_both(indexes, roster)
+    wanted = {name: _wanted(name, parameter, roster) for name, parameter in roster.parameters.items() if name in both}
     used = _used(step, wanted, indexes, own, _context(roster))
     device = next((local(parameter).device for parameter in roster.parameters.values()), torch.device("cpu"))
     hyper: Hyper = {}
@@ -92,21 +97,22 @@ def _onto_shards(
         )
         origin = f"writer {at}, {recovered.origin}" + (f" and {recovered.records} records" if recovered.records else "")
         part = _Part(at, stand_in, theirs, known(recovered.digests, *_tensors(stand_in, theirs)))
-        brought += _copy(part, roster, wanted, hyper, origin)
+        brought += _copy(part, roster, wanted, hyper, origin, optimizers)
         found.append(recovered)
     _complete(step, wanted)
     proved = prove(step, brought, ranks)
-    _place_hyper(roster, hyper)
+    _place_hyper(roster, hyper, optimizers)
     ours = _with_parts_of_others(_without_generators(found[0]) if new else found[0], found[1:])
     missing = place_context(ours, roster, context)
     if new:
         rng.derive(indexes[0].run, step, rank)
-    same = not new and held_by(indexes[rank]) == {name: want.held for name, want in wanted.items()}
-    changed = None if same else "the program holds other parts than the run's writer did"
+    same = not new and not differs and held_by(indexes[rank]) == {name: want.held for name, want in wanted.items()}
+    what = "things than the run" if differs else "parts than the run's writer did"
+    changed = None if same else f"the program holds other {what}"
+    items = _items(wanted, roster, context, ours, missing, new=new, alone=alone)
     ledger = Ledger(
         step, indexes[own].step, max(one.records for one in found), found[0].replayed, time.perf_counter() - began,
-        sum(one.replay_seconds for one in found), tuple(_items(wanted, roster, ours, missing, new=new)), ours.notes,
-        changed, proved,
+        sum(one.replay_seconds for one in found), tuple(items), ours.notes, changed, proved,
     )  # fmt: skip
     return ledger, same
 
@@ -180,8 +186,10 @@ def _tensors(source: Roster, theirs: dict[str, Local]) -> tuple[dict[str, torch.
     return tensors, layout
 
 
-def _copy(part: _Part, roster: Roster, wanted: dict[str, Wanted], hyper: Hyper, origin: str) -> Iterator[Brought]:
-    """What the program wants of one writer's part, with its optimizer state."""
+def _copy(
+    part: _Part, roster: Roster, wanted: dict[str, Wanted], hyper: Hyper, origin: str, optimizers: Container[str]
+) -> Iterator[Brought]:
+    """What the program wants of one writer's part, with its state in these optimizers."""
     source, theirs = part.source, part.theirs
     for key, groups in source.groups():
         for at, names in enumerate(groups):
@@ -196,7 +204,7 @@ def _copy(part: _Part, roster: Roster, wanted: dict[str, Wanted], hyper: Hyper, 
             moves = _moves(theirs[name], want)
             if moves or not want.held.pieces:
                 want.origins.append(origin)
-                yield from _bring(part, name, roster, want, moves)
+                yield from _bring(part, name, roster, want, moves, optimizers)
 
 
 def _moves(theirs: Local, want: Wanted) -> list[Move]:
@@ -214,12 +222,14 @@ def _moves(theirs: Local, want: Wanted) -> list[Move]:
     return moves
 
 
-def _bring(part: _Part, name: str, roster: Roster, want: Wanted, moves: Sequence[Move]) -> Iterator[Brought]:
+def _bring(
+    part: _Part, name: str, roster: Roster, want: Wanted, moves: Sequence[Move], optimizers: Container[str]
+) -> Iterator[Brought]:
     """One tensor's part, with its optimizer state."""
     parameter = part.source.parameters[name]
     yield _move(part, f"model/{name}", parameter.detach(), local(want.parameter).detach(), name, want, moves)
     for key, optimizer in roster.optimizers.items():
-        if key in part.source.optimizers and parameter in part.source.optimizers[key].state:
+        if key in optimizers and key in part.source.optimizers and parameter in part.source.optimizers[key].state:
             mine = optimizer.state.setdefault(want.parameter, {})
             for state, value in part.source.optimizers[key].state[parameter].items():
                 if _cut_alike(value, parameter):
@@ -276,9 +286,11 @@ def _complete(step: int, wanted: dict[str, Wanted]) -> None:
         )
 
 
-def _place_hyper(roster: Roster, hyper: Hyper) -> None:
+def _place_hyper(roster: Roster, hyper: Hyper, optimizers: Container[str]) -> None:
     """Hyper-parameters of each group, as the group had them in which its parameters were."""
     for key, groups in roster.groups():
+        if key not in optimizers:
+            continue
         found = []
         for at, names in enumerate(groups):
             told = [hyper[key, name] for name in map(roster.logical, names) if (key, name) in hyper]
@@ -289,8 +301,11 @@ def _place_hyper(roster: Roster, hyper: Hyper) -> None:
 
 
 def _items(
-    wanted: dict[str, Wanted], roster: Roster, own: Recovered, missing: list[str], *, new: bool
-) -> Iterator[Item]:
+    wanted: dict[str, Wanted], roster: Roster, context: Context, own: Recovered, missing: list[str], *, new: bool,
+    alone: bool,
+) -> Iterator[Item]:  # fmt: skip
+    for name in roster.parameters.keys() - wanted.keys():
+        yield Item(name, "parameter", "kept", "the program")
     for name, want in wanted.items():
         yield Item(name, "parameter", "restored", "; ".join(want.origins))
         for key, optimizer in roster.optimizers.items():
@@ -299,9 +314,13 @@ def _items(
     for key in roster.optimizers:
         yield Item(key, "hyper", "restored", "by the parameters' names")
     kinds: dict[str, Any] = {"buffer": "buffer", "extra": "extra", "state": "state", "rng": "generator"}
+    has = {"buffer": set(roster.buffers()), "extra": set(roster.extra()), "state": set(context.state)}
     for name, (_, _, step) in own.folded.items():
         kind, _, rest = name.partition("/")
-        if new and kind == "rng":
+        if kind in has and rest not in has[kind]:
+            if alone:  # else it is with another rank
+                yield Item(rest, kinds[kind], "missing", own.origin)
+        elif new and kind == "rng":
             yield Item(rest, "generator", "derived", "from run, step and rank: nobody was this rank before")
         else:
             status: Status = "kept" if rest in missing else "restored"
