@@ -1,12 +1,15 @@
 """What a piece of work took in this process: seconds, bytes read and written, memory beyond what stays."""
 
+import contextlib
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+STRETCH_BYTES = 16 << 20
 BLOCK_BYTES = 1 << 20
 """A buffer of this size gave a raw read more than one of 8 MiB."""
 THREADS = 4
@@ -67,21 +70,23 @@ def files(root: Path) -> list[Path]:
 
 def read(paths: list[Path], first: int, count: int, threads: int = THREADS) -> None:
     """`count` bytes of the files one after the other from byte `first` on, around the end if need be; nothing is done
-    with them. Several threads, each with a stretch of its own: what the disk gives, not what one queue does."""
+    with them. Several threads take the next stretch in turn: of what was tried, the way to get most from a disk."""
     sizes = [path.stat().st_size for path in paths]
-    share = -(-count // threads)
+    left = deque(range(0, count, STRETCH_BYTES))
 
-    def stretch(at: int) -> None:
+    def stretches() -> None:
         buffer = memoryview(bytearray(BLOCK_BYTES))
-        start, stop = at * share, min(count, (at + 1) * share)
-        for path, offset, length in _spans(paths, sizes, first + start, max(0, stop - start)):
-            descriptor = os.open(path, os.O_RDONLY)
-            for place in range(offset, offset + length, BLOCK_BYTES):
-                os.preadv(descriptor, [buffer[: min(BLOCK_BYTES, offset + length - place)]], place)
-            os.close(descriptor)
+        while left:
+            with contextlib.suppress(IndexError):  # another thread took the last
+                at = left.popleft()
+                for path, offset, length in _spans(paths, sizes, first + at, min(STRETCH_BYTES, count - at)):
+                    descriptor = os.open(path, os.O_RDONLY)
+                    for place in range(offset, offset + length, BLOCK_BYTES):
+                        os.preadv(descriptor, [buffer[: min(BLOCK_BYTES, offset + length - place)]], place)
+                    os.close(descriptor)
 
     with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(stretch, range(threads)))
+        list(pool.map(lambda _: stretches(), range(threads)))
 
 
 def _spans(paths: list[Path], sizes: list[int], first: int, count: int) -> Iterator[tuple[Path, int, int]]:

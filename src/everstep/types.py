@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable
+from operator import sub
 
 import msgspec
 import xxhash
@@ -29,7 +30,7 @@ class Box(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return tuple(h - lo for lo, h in zip(self.low, self.high, strict=True))
+        return tuple(map(sub, self.high, self.low))
 
 
 def whole(shape: Iterable[int]) -> Box:
@@ -105,10 +106,11 @@ class Local(msgspec.Struct, frozen=True, array_like=True):
 
 def boxed(name: str, shape: tuple[int, ...], box: Box) -> Local:
     """What a rank holds that has one box of a tensor, in one piece."""
-    extents = box.shape
-    steps = tuple(math.prod(extents[axis + 1 :]) for axis in range(len(extents)))
-    pieces = (Piece(box, 0, steps),) if math.prod(extents) else ()
-    return Local(name, shape, extents, pieces)
+    extents, steps, size = box.shape, [], 1
+    for extent in reversed(extents):
+        steps.append(size)
+        size *= extent
+    return Local(name, shape, extents, (Piece(box, 0, tuple(reversed(steps))),) if size else ())
 
 
 def padded(count: int) -> int:

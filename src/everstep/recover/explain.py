@@ -15,7 +15,7 @@ from everstep.layout.owners import read_from
 from everstep.layout.spec import Spec
 from everstep.recover import choose
 from everstep.recover.cohort import inventories, stand
-from everstep.recover.parts import boxes_of, held_by
+from everstep.recover.parts import boxes_of
 from everstep.store import base
 from everstep.store.disk import Disk
 from everstep.types import DTYPE_BYTES, Box, Local, Tensor
@@ -79,7 +79,7 @@ def writers(disk: Disk, url: str, step: int | None = None) -> tuple[int, tuple[W
         parts.append(
             Writer(
                 rank, route.base.step, route.base.nbytes, len(route.records), records,
-                {stored.tensor.name: stored.tensor for stored in index.tensors}, held_by(index),
+                {stored.tensor.name: stored.tensor for stored in index.tensors}, index.held,
             )
         )  # fmt: skip
     return found.step, tuple(parts)

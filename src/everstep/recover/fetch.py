@@ -4,10 +4,11 @@ is still in the processor's cache, so that proving what is read costs next to no
 
 import ctypes
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 
@@ -89,6 +90,20 @@ def _stretches(wanted: Sequence[Stored]) -> Iterator[list[Span]]:
         yield stretch
 
 
+def expect(disk: Disk, rank: int, entry: BaseEntry, index: Index, wanted: Callable[[Stored], bool]) -> None:
+    """Let the disk begin with the first of these tensors: they are fetched next. Whatever fails, fails then."""
+    stretches = _stretches([stored for stored in index.tensors if wanted(stored)])
+    with suppress(OSError), closing(disk.source(names.tensors(rank, entry.step, entry.epoch))) as source:
+        for stretch in islice(stretches, THREADS):
+            _expect(source, index.header_bytes, stretch)
+
+
+def _expect(source: Source, header_bytes: int, stretch: Sequence[Span]) -> None:
+    """All of a stretch is asked for at once: while one piece of it is digested the disk has something to do."""
+    start = stretch[0].stored.offset + stretch[0].first
+    source.expect(header_bytes + start, stretch[-1].stored.offset + stretch[-1].last - start)
+
+
 def _read(
     source: Source, header_bytes: int, targets: Mapping[str, torch.Tensor], left: deque[list[Span]]
 ) -> list[tuple[str, Pair]]:
@@ -99,6 +114,8 @@ def _read(
             stretch = left.popleft()
         except IndexError:  # another thread took the last
             break
+        with suppress(IndexError):
+            _expect(source, header_bytes, left[THREADS])
         for span in stretch:
             name, width = span.stored.tensor.name, DTYPE_BYTES[span.stored.tensor.dtype]
             where, offset = targets[name].data_ptr(), header_bytes + span.stored.offset

@@ -7,7 +7,6 @@ from everstep.capture.context import Context
 from everstep.capture.roster import Roster
 from everstep.capture.shards import held_of
 from everstep.capture.tensors import DTYPES
-from everstep.recover.parts import held_by
 from everstep.store.base import Index
 from everstep.types import Tensor
 
@@ -64,7 +63,7 @@ def _logical(indexes: Sequence[Index], roster: Roster) -> tuple[dict[str, Any], 
     run: dict[str, tuple[Any, ...]] = {}
     for index in indexes:
         dtypes = {stored.tensor.name: stored.tensor.dtype for stored in index.tensors}
-        run |= {held.logical: (held.logical_shape, dtypes[f"model/{name}"]) for name, held in held_by(index).items()}
+        run |= {held.logical: (held.logical_shape, dtypes[f"model/{name}"]) for name, held in index.held.items()}
     program: dict[str, tuple[Any, ...]] = {}
     for name, parameter in roster.parameters.items():
         held = held_of(name, parameter, roster.layout)

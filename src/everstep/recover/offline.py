@@ -14,7 +14,6 @@ from everstep.errors import Damaged
 from everstep.recover import recover as recovery
 from everstep.recover.choose import Route
 from everstep.recover.ledger import Item, Ledger
-from everstep.recover.parts import held_by
 from everstep.recover.standin import assemble
 from everstep.recover.ways import DiskWay, Way
 from everstep.store.base import Index
@@ -87,7 +86,7 @@ def _follow(ways: Sequence[Way]) -> Part:
     )
     restored = Restored(found.step, tensors, context, ledger)
     described = {stored.tensor.name: stored.tensor for stored in found.index.tensors}
-    return Part(restored, described, held_by(found.index), found.index)
+    return Part(restored, described, found.index.held, found.index)
 
 
 def _named(tensors: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:

@@ -1,10 +1,9 @@
-"""Which parts of which logical tensors a writer's tensors are, and where in them a part lies."""
+"""Where a part of a logical tensor lies in a writer's tensor, or in the program's."""
 
 from dataclasses import dataclass
 
 import torch
 
-from everstep.store.base import Index
 from everstep.types import Box, Local, Piece, boxed
 
 
@@ -15,20 +14,6 @@ class Move:
     source: Piece
     target: Piece
     box: Box
-
-
-def held_by(index: Index) -> dict[str, Local]:
-    """What a writer holds, by its own names of parameters."""
-    return laid({s.tensor.name: (s.tensor.shape, s.tensor.box) for s in index.tensors}, index.content.layout)
-
-
-def laid(described: dict[str, tuple[tuple[int, ...], Box]], layout: dict[str, Local]) -> dict[str, Local]:
-    """The same from names, shapes and boxes: what the layout says, else what the box says."""
-    prefix = "model/"
-    return {
-        (name := full.removeprefix(prefix)): layout.get(name) or boxed(name, shape, box)
-        for full, (shape, box) in described.items() if full.startswith(prefix)
-    }  # fmt: skip
 
 
 def boxes_of(held: dict[str, Local]) -> dict[str, list[Box]]:

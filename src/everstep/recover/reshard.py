@@ -15,7 +15,7 @@ import torch
 from everstep.capture import rng
 from everstep.capture.context import Context
 from everstep.capture.roster import Roster
-from everstep.capture.shards import held_of, like, local
+from everstep.capture.shards import held_of, local
 from everstep.company import Company
 from everstep.errors import Damaged, Mismatch
 from everstep.layout import boxes
@@ -25,7 +25,7 @@ from everstep.recover import choose, match, seats
 from everstep.recover.diverged import refuse_diverged
 from everstep.recover.ledger import Item, Ledger, Status, refuse
 from everstep.recover.onto import place_context
-from everstep.recover.parts import Move, boxes_of, held_by, view
+from everstep.recover.parts import Move, boxes_of, view
 from everstep.recover.place import place_groups
 from everstep.recover.placed import Brought, known, prove
 from everstep.recover.recover import Recovered, recover
@@ -90,8 +90,11 @@ def _onto_shards(
     wants: dict[str, list[Wanted]] = {}
     for want in wanted.values():
         wants.setdefault(want.held.logical, []).append(want)
-    for at in used:
+    seats.expect(disk, used[0], sources[used[0]][0], wants, indexes[used[0]])
+    for at, following in zip(used, [*used[1:], None], strict=True):
         near = device.type == "cpu"
+        if following is not None:
+            seats.expect(disk, following, sources[following][0], wants, indexes[following])
         recovered, stand_in, theirs = (
             seats.part(disk, at, sources[at], wants, indexes[at]) if near else _beside(disk, at, sources[at], device)
         )
@@ -106,7 +109,7 @@ def _onto_shards(
     missing = place_context(ours, roster, context)
     if new:
         rng.derive(indexes[0].run, step, rank)
-    same = not new and not differs and held_by(indexes[rank]) == {name: want.held for name, want in wanted.items()}
+    same = not new and not differs and indexes[rank].held == {name: want.held for name, want in wanted.items()}
     what = "things than the run" if differs else "parts than the run's writer did"
     changed = None if same else f"the program holds other {what}"
     items = _items(wanted, roster, context, ours, missing, new=new, alone=alone)
@@ -120,7 +123,7 @@ def _onto_shards(
 def _used(step: int, wanted: dict[str, Wanted], indexes: Sequence[Index], own: int, context: set[str]) -> list[int]:
     """The writers to be read, our own first: together they hold every box, and every buffer and module's state."""
     ours = boxes_of({name: want.held for name, want in wanted.items()})
-    used, absent = read_from(ours, [boxes_of(held_by(index)) for index in indexes], own)
+    used, absent = read_from(ours, [boxes_of(index.held) for index in indexes], own)
     if absent:
         name, (box, *_) = next(iter(absent.items()))
         raise Damaged(f"step {step}: no writer holds {name} {box.low}..{box.high}. Nothing was changed.")
@@ -170,7 +173,7 @@ def _beside(
 
     found = recover([DiskWay(disk, rank, route) for route in routes], build)
     stand_in, index = built[-1]
-    return found, stand_in, held_by(index)
+    return found, stand_in, index.held
 
 
 def _tensors(source: Roster, theirs: dict[str, Local]) -> tuple[dict[str, torch.Tensor], dict[str, Local]]:
@@ -233,8 +236,7 @@ def _bring(
             mine = optimizer.state.setdefault(want.parameter, {})
             for state, value in part.source.optimizers[key].state[parameter].items():
                 if _cut_alike(value, parameter):
-                    room = _room(value, want, mine.get(state, want.rooms.get((key, state))))
-                    mine[state] = room
+                    mine[state] = room = want.room(key, state, value.dtype)
                     yield _move(part, f"optimizer/{key}/{name}/{state}", value, local(room), name, want, moves)
                 else:  # the same for all of it
                     mine[state] = value.clone() if isinstance(value, torch.Tensor) else value
@@ -243,12 +245,6 @@ def _bring(
 def _cut_alike(value: Any, parameter: torch.Tensor) -> TypeGuard[torch.Tensor]:
     """Whether a piece of optimizer state is cut as its parameter is."""
     return isinstance(value, torch.Tensor) and value.shape == parameter.shape and bool(value.dim())
-
-
-def _room(value: torch.Tensor, want: Wanted, mine: Any) -> torch.Tensor:
-    if isinstance(mine, torch.Tensor) and local(mine).dtype == value.dtype:
-        return mine
-    return like(want.parameter, torch.zeros_like(local(want.parameter), dtype=value.dtype, requires_grad=False))
 
 
 def _move(

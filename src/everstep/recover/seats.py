@@ -14,11 +14,10 @@ from everstep.capture.shards import local
 from everstep.capture.tensors import TORCH_DTYPES
 from everstep.codec import tree
 from everstep.errors import Damaged
+from everstep.recover import fetch
 from everstep.recover.choose import Route
 from everstep.recover.ferry import Ferry
-from everstep.recover.fetch import fetch
 from everstep.recover.load import load, room
-from everstep.recover.parts import held_by
 from everstep.recover.place import check, place_groups
 from everstep.recover.recover import Recovered, recover
 from everstep.recover.replay import Folded, blobs
@@ -49,7 +48,7 @@ def part(
     def place(index: Index, tensors: dict[str, torch.Tensor], roster: Roster, _ferry: Ferry) -> None:
         if roster in sat:  # a replay has changed what was read
             entry = next(route.base for route in routes if route.base.step == index.step)
-            fetch(disk, rank, entry, index, tensors)
+            fetch.fetch(disk, rank, entry, index, tensors)
         sat.append(roster)
         _sit(index, tensors, roster)
 
@@ -65,8 +64,14 @@ def part(
         return known, Roster({}, {}, {}, {}), {}
     found = recover(ways, build, place)
     stand_in, index = built[-1]
-    theirs = held_by(index)
+    theirs = index.held
     return found, stand_in, {name: theirs[name] for name in stand_in.parameters}
+
+
+def expect(disk: Disk, rank: int, route: Route, wants: Wants, index: Index) -> None:
+    """Let the disk begin with this writer's part, while another's is still being dealt with."""
+    needed = _needed(index, wants)
+    fetch.expect(disk, rank, route.base, index, lambda stored: stored.tensor.name.removeprefix("model/") in needed)
 
 
 def _context_alone(way: DiskWay, wants: Wants) -> Recovered | None:
@@ -88,7 +93,7 @@ def _context_alone(way: DiskWay, wants: Wants) -> Recovered | None:
 
 def _seats(index: Index, wants: Wants, *, all_of_it: bool = False) -> dict[str, torch.Tensor]:
     """Where each tensor of a base is read to. Those that are not here are not wanted."""
-    theirs, owners = held_by(index), _owners(index)
+    theirs, owners = index.held, _owners(index)
     shapes = {stored.tensor.name: stored.tensor.box.shape for stored in index.tensors}
     homes: dict[str, Wanted] = {}
     found: dict[str, torch.Tensor] = {}
@@ -114,9 +119,7 @@ def _seats(index: Index, wants: Wants, *, all_of_it: bool = False) -> dict[str, 
 
 def _needed(index: Index, wants: Wants) -> set[str]:
     """The parameters of a writer that have something which the program wants."""
-    return {
-        name for name, held in held_by(index).items() if any(want.meets(held) for want in wants.get(held.logical, ()))
-    }
+    return {name for name, held in index.held.items() if any(want.meets(held) for want in wants.get(held.logical, ()))}
 
 
 def _owners(index: Index) -> dict[str, tuple[str, str, str]]:

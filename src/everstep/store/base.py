@@ -6,6 +6,7 @@ stored as pairs of reals, because safetensors has no 16-byte complex type; the i
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -15,7 +16,7 @@ from everstep.errors import Damaged
 from everstep.store import document, names
 from everstep.store.disk import Disk, write_new
 from everstep.store.manifest import BaseEntry
-from everstep.types import ALIGN, DTYPE_BYTES, Box, Bytes, Local, Pair, Tensor, combine
+from everstep.types import ALIGN, DTYPE_BYTES, Box, Bytes, Local, Pair, Tensor, boxed, combine
 
 REALS = {"C64": "F32", "C128": "F64"}
 
@@ -68,7 +69,7 @@ class Content(msgspec.Struct, frozen=True, omit_defaults=True):
     """Tensors that the writer held, and that another wrote who held the same."""
 
 
-class Index(msgspec.Struct, frozen=True):
+class Index(msgspec.Struct, frozen=True, dict=True):
     run: str
     writer: int
     writers: int
@@ -79,6 +80,15 @@ class Index(msgspec.Struct, frozen=True):
     nbytes: int
     tensors: tuple[Stored, ...]
     content: Content
+
+    @cached_property
+    def held(self) -> dict[str, Local]:
+        """Which parts of which logical tensors the writer's parameters are, by its own names of them."""
+        tensors = {
+            s.tensor.name.removeprefix("model/"): s.tensor for s in self.tensors if s.tensor.name[:6] == "model/"
+        }
+        layout = self.content.layout
+        return {name: layout.get(name) or boxed(name, told.shape, told.box) for name, told in tensors.items()}
 
 
 def state_digest(digests: Mapping[str, Pair]) -> str:
