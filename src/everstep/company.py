@@ -1,9 +1,11 @@
 """Who trains together, and how they agree: a few words through torch's own store. No collective, no data."""
 
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import count
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -49,6 +51,12 @@ class Together:
         self._store = store
         self._prefix = f"everstep/{next(_opened)}"
 
+    def part(self, name: str) -> Any:
+        """A store for something that these ranks do, apart from what else is in theirs."""
+        from torch.distributed.distributed_c10d import PrefixStore
+
+        return PrefixStore(f"{self._prefix}/{name}", self._store)
+
     def tell(self, key: str, text: str) -> None:
         self._store.set(f"{self._prefix}/{key}", text)
 
@@ -61,6 +69,14 @@ class Together:
                 f"rank {self.rank} waited {WAIT_SECONDS:.0f} s for {key!r} of another rank. Every rank must open the "
                 "same runs in the same order; see what the others say. Nothing was changed."
             ) from silent
+
+
+def host() -> str:
+    """Which machine this is, or rather which kernel: containers of one share what it has read."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return socket.gethostname()
 
 
 def company() -> Company:

@@ -8,15 +8,16 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from everstep.log import frame, reader
 from everstep.log.reader import Located
+from everstep.recover.exchange import Exchange
 from everstep.recover.fetch import THREADS, opened
 from everstep.recover.pages import memory
-from everstep.store.disk import Disk, Source
+from everstep.store.disk import Files, Source
 
 STRETCH_BYTES = 8 << 20
 """What one thread reads at a time."""
 
 
-def bodies(disk: Disk, records: Sequence[Located]) -> Iterator[tuple[Located, memoryview]]:
+def bodies(disk: Files, records: Sequence[Located]) -> Iterator[tuple[Located, memoryview]]:
     """The records' bodies, checked, one after the other; Damaged when one is not what was written."""
     with ThreadPoolExecutor(THREADS, "everstep-body") as readers, ThreadPoolExecutor(1, "everstep-ahead") as ahead:
         following: list[Future[memoryview]] = []
@@ -28,7 +29,7 @@ def bodies(disk: Disk, records: Sequence[Located]) -> Iterator[tuple[Located, me
             yield located, found.pop()
 
 
-def _body(disk: Disk, located: Located, readers: ThreadPoolExecutor) -> memoryview:
+def _body(disk: Files, located: Located, readers: ThreadPoolExecutor) -> memoryview:
     """One body, checked. Memory for it was checked against the length of the file."""
     data = memory(located.frame.nbytes - frame.FRAME.size)
     starts = range(0, len(data), STRETCH_BYTES)
@@ -40,7 +41,8 @@ def _body(disk: Disk, located: Located, readers: ThreadPoolExecutor) -> memoryvi
             frame.check_body(located.frame, data)
             return data[: located.frame.body_bytes]
     except (frame.BadFrame, EOFError, OSError):
-        with opened(disk, located.path, 1) as (source,):
+        direct = disk.direct if isinstance(disk, Exchange) else disk
+        with opened(direct, located.path, 1) as (source,):
             return reader.body(source, located)  # it says what is wrong, and what is still good
 
 

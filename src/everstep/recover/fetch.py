@@ -15,9 +15,10 @@ import torch
 from everstep import native
 from everstep.capture.digests import total
 from everstep.errors import Damaged
+from everstep.recover.exchange import Exchange
 from everstep.store import names
 from everstep.store.base import Index, Stored
-from everstep.store.disk import Disk, Source
+from everstep.store.disk import Files, Source
 from everstep.store.manifest import BaseEntry
 from everstep.types import DTYPE_BYTES, Pair, printed
 
@@ -40,7 +41,7 @@ class Span:
     last: int
 
 
-def fetch(disk: Disk, rank: int, entry: BaseEntry, index: Index, targets: Mapping[str, torch.Tensor]) -> None:
+def fetch(disk: Files, rank: int, entry: BaseEntry, index: Index, targets: Mapping[str, torch.Tensor]) -> None:
     """Fill the targets, contiguous tensors in host memory; Damaged when any byte is not what was written.
 
     What is not among them is not read.
@@ -62,11 +63,14 @@ def fetch(disk: Disk, rank: int, entry: BaseEntry, index: Index, targets: Mappin
         raise Damaged(f"base {names.short(path)}: cannot be read ({bad}).") from bad
     for stored in wanted:
         if printed(total(sums[stored.tensor.name])) != stored.digest:
+            if isinstance(disk, Exchange):  # what another host passed on; here it may be as it was written
+                fetch(disk.direct, rank, entry, index, targets)
+                return
             raise Damaged(f"base {names.short(path)}: tensor {stored.tensor.name!r} fails its digest.")
 
 
 @contextmanager
-def opened(disk: Disk, path: str, times: int) -> Iterator[list[Source]]:
+def opened(disk: Files, path: str, times: int) -> Iterator[list[Source]]:
     """A file, open several times: the kernel reads ahead of each by itself, and threads that share one confuse it."""
     with ExitStack() as held:
         yield [held.enter_context(closing(disk.source(path))) for _ in range(times)]
@@ -90,7 +94,7 @@ def _stretches(wanted: Sequence[Stored]) -> Iterator[list[Span]]:
         yield stretch
 
 
-def expect(disk: Disk, rank: int, entry: BaseEntry, index: Index, wanted: Callable[[Stored], bool]) -> None:
+def expect(disk: Files, rank: int, entry: BaseEntry, index: Index, wanted: Callable[[Stored], bool]) -> None:
     """Let the disk begin with the first of these tensors: they are fetched next. Whatever fails, fails then."""
     stretches = _stretches([stored for stored in index.tensors if wanted(stored)])
     with suppress(OSError), closing(disk.source(names.tensors(rank, entry.step, entry.epoch))) as source:

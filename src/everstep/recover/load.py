@@ -8,7 +8,7 @@ from everstep.capture.tensors import TORCH_DTYPES
 from everstep.recover.fetch import fetch
 from everstep.recover.pages import in_huge_pages
 from everstep.store import base
-from everstep.store.disk import Disk
+from everstep.store.disk import Files
 from everstep.store.manifest import BaseEntry
 from everstep.types import Tensor
 
@@ -22,7 +22,7 @@ def rooms(index: base.Index) -> dict[str, torch.Tensor]:
 
 
 def load(
-    disk: Disk, rank: int, entry: BaseEntry, seats: Seats = rooms, index: base.Index | None = None
+    disk: Files, rank: int, entry: BaseEntry, seats: Seats = rooms, index: base.Index | None = None
 ) -> tuple[base.Index, dict[str, torch.Tensor]]:
     """The index, if it is not known yet, and the tensors, all of them by default; Damaged when any byte is not what was
     written."""

@@ -20,7 +20,7 @@ from everstep.recover.ferry import Ferry
 from everstep.recover.place import place_groups
 from everstep.shadow.rules import Rules
 from everstep.store.base import parameters_digest, state_digest
-from everstep.store.disk import Disk
+from everstep.store.disk import Files
 from everstep.types import Pair
 
 Folded = dict[str, tuple[Any, Mapping[str, torch.Tensor], int]]
@@ -168,7 +168,7 @@ class Replay:
         self.proved, self.digests = step, pairs
 
 
-def read(disk: Disk, records: Iterable[Located]) -> Iterator[tuple[Located, body.Body]]:
+def read(disk: Files, records: Iterable[Located]) -> Iterator[tuple[Located, body.Body]]:
     """The records' bodies, checked, one after the other."""
     for located, data in bodies(disk, list(records)):
         yield located, body.parse(data, name=f"record of step {located.step} in {located.path}")

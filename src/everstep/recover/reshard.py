@@ -23,6 +23,7 @@ from everstep.layout.owners import read_from
 from everstep.log.inventory import Inventory
 from everstep.recover import choose, match, seats
 from everstep.recover.diverged import refuse_diverged
+from everstep.recover.exchange import passed_on
 from everstep.recover.ledger import Item, Ledger, Status, refuse
 from everstep.recover.onto import place_context
 from everstep.recover.parts import Move, boxes_of, view
@@ -35,7 +36,7 @@ from everstep.recover.wanted import Wanted
 from everstep.recover.ways import DiskWay
 from everstep.store import base
 from everstep.store.base import Index
-from everstep.store.disk import Disk
+from everstep.store.disk import Disk, Files
 from everstep.types import Local, Pair
 
 Hyper = dict[tuple[str, str], dict[str, Any]]
@@ -90,20 +91,26 @@ def _onto_shards(
     wants: dict[str, list[Wanted]] = {}
     for want in wanted.values():
         wants.setdefault(want.held.logical, []).append(want)
-    seats.expect(disk, used[0], sources[used[0]][0], wants, indexes[used[0]])
-    for at, following in zip(used, [*used[1:], None], strict=True):
-        near = device.type == "cpu"
-        if following is not None:
-            seats.expect(disk, following, sources[following][0], wants, indexes[following])
-        recovered, stand_in, theirs = (
-            seats.part(disk, at, sources[at], wants, indexes[at]) if near else _beside(disk, at, sources[at], device)
-        )
-        origin = f"writer {at}, {recovered.origin}" + (f" and {recovered.records} records" if recovered.records else "")
-        part = _Part(at, stand_in, theirs, known(recovered.digests, *_tensors(stand_in, theirs)))
-        brought += _copy(part, roster, wanted, hyper, origin, optimizers)
-        found.append(recovered)
-    _complete(step, wanted)
-    proved = prove(step, brought, ranks)
+    reads = {at: seats.reading(sources[at][0], wants, indexes[at]) for at in used}
+    with passed_on(disk, ranks, reads) as files:
+        seats.expect(files, used[0], sources[used[0]][0], wants, indexes[used[0]])
+        for at, following in zip(used, [*used[1:], None], strict=True):
+            near = device.type == "cpu"
+            if following is not None:
+                seats.expect(files, following, sources[following][0], wants, indexes[following])
+            recovered, stand_in, theirs = (
+                seats.part(files, at, sources[at], wants, indexes[at])
+                if near
+                else _beside(files, at, sources[at], device)
+            )
+            origin = f"writer {at}, {recovered.origin}" + (
+                f" and {recovered.records} records" if recovered.records else ""
+            )
+            part = _Part(at, stand_in, theirs, known(recovered.digests, *_tensors(stand_in, theirs)))
+            brought += _copy(part, roster, wanted, hyper, origin, optimizers)
+            found.append(recovered)
+        _complete(step, wanted)
+        proved = prove(step, brought, ranks)  # the ranks meet there: all of them have read
     _place_hyper(roster, hyper, optimizers)
     ours = _with_parts_of_others(_without_generators(found[0]) if new else found[0], found[1:])
     missing = place_context(ours, roster, context)
@@ -162,7 +169,7 @@ def _wanted(name: str, parameter: torch.Tensor, roster: Roster) -> Wanted:
 
 
 def _beside(
-    disk: Disk, rank: int, routes: Sequence[choose.Route], device: torch.device
+    disk: Files, rank: int, routes: Sequence[choose.Route], device: torch.device
 ) -> tuple[Recovered, Roster, dict[str, Local]]:
     """One writer's part at the step, beside the program, on its device: there its optimizer rounds as it did."""
     built: list[tuple[Roster, Index]] = []

@@ -25,7 +25,7 @@ from everstep.recover.standin import optimizer_of
 from everstep.recover.wanted import Wanted
 from everstep.recover.ways import DiskWay
 from everstep.store.base import Index
-from everstep.store.disk import Disk
+from everstep.store.disk import Files
 from everstep.types import Local
 
 Wants = Mapping[str, Sequence[Wanted]]
@@ -33,7 +33,7 @@ Wants = Mapping[str, Sequence[Wanted]]
 
 
 def part(
-    disk: Disk, rank: int, routes: Sequence[Route], wants: Wants, first: Index
+    disk: Files, rank: int, routes: Sequence[Route], wants: Wants, first: Index
 ) -> tuple[Recovered, Roster, dict[str, Local]]:
     """One writer's part: what it recovered, a stand-in over the memory where that lies, and which parts those are.
 
@@ -68,10 +68,23 @@ def part(
     return found, stand_in, {name: theirs[name] for name in stand_in.parameters}
 
 
-def expect(disk: Disk, rank: int, route: Route, wants: Wants, index: Index) -> None:
+def expect(disk: Files, rank: int, route: Route, wants: Wants, index: Index) -> None:
     """Let the disk begin with this writer's part, while another's is still being dealt with."""
     needed = _needed(index, wants)
     fetch.expect(disk, rank, route.base, index, lambda stored: stored.tensor.name.removeprefix("model/") in needed)
+
+
+def reading(route: Route, wants: Wants, index: Index) -> tuple[int, int]:
+    """How many bytes of a writer's files are read, and how many they hold. Where there is a log, all of them."""
+    held = sum(stored.tensor.nbytes for stored in index.tensors)
+    log = sum(record.frame.nbytes for record in route.records)
+    needed = _needed(index, wants)
+    states = _owners(index)
+    wanted = sum(
+        stored.tensor.nbytes for stored in index.tensors
+        if states.get(name := stored.tensor.name, ("", name.removeprefix("model/"), ""))[1] in needed
+    )  # fmt: skip
+    return held + log if log else wanted, held + log
 
 
 def _context_alone(way: DiskWay, wants: Wants) -> Recovered | None:

@@ -16,7 +16,7 @@ from everstep.ring.held import Held
 from everstep.ring.ring import Ring
 from everstep.store import state
 from everstep.store.base import Index, Stored
-from everstep.store.disk import Disk
+from everstep.store.disk import Files
 from everstep.store.memory import Block
 
 
@@ -39,7 +39,7 @@ class Way(Protocol):
 class DiskWay:
     """A base and the log after it."""
 
-    disk: Disk
+    disk: Files
     rank: int
     route: Route
     seats: load.Seats = load.rooms

@@ -14,7 +14,7 @@ import xxhash
 
 from everstep.errors import Damaged
 from everstep.store import document, names
-from everstep.store.disk import Disk, write_new
+from everstep.store.disk import Disk, Files, write_new
 from everstep.store.manifest import BaseEntry
 from everstep.types import ALIGN, DTYPE_BYTES, Box, Bytes, Local, Pair, Tensor, boxed, combine
 
@@ -187,7 +187,7 @@ def safetensors_header(stored: Sequence[Stored], step: int, notes: Mapping[str, 
     return len(text).to_bytes(8, "little") + text
 
 
-def load(disk: Disk, rank: int, entry: BaseEntry) -> Index:
+def load(disk: Files, rank: int, entry: BaseEntry) -> Index:
     """The index of a base, checked against the manifest and against the length of the tensor file."""
     path = names.base(rank, entry.step, entry.epoch)
     try:

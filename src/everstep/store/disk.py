@@ -36,6 +36,12 @@ class Source(Protocol):
     def close(self) -> None: ...
 
 
+class Files(Protocol):
+    """A run's files, for one who only reads them."""
+
+    def source(self, path: str) -> Source: ...
+
+
 class Disk(Protocol):
     """A run's directory. Paths are `name` or `directory/name`, made by `store.names`, never taken from data."""
 

@@ -11,7 +11,7 @@ import xxhash
 
 from everstep.errors import Damaged, UnknownFormat
 from everstep.frugal import refuse_bomb
-from everstep.store.disk import Disk
+from everstep.store.disk import Files
 
 FORMAT = 1
 DOCUMENT_BYTES_MAX = 256 << 20
@@ -58,12 +58,12 @@ def parse(data: bytes, kind: str, shape: type[T], *, name: str) -> T:
         raise Damaged(f"{name}: is not a readable {kind} ({_plain(bad)}).") from bad
 
 
-def load(disk: Disk, path: str, kind: str, shape: type[T]) -> T:
+def load(disk: Files, path: str, kind: str, shape: type[T]) -> T:
     """Read and check the document at `path`; FileNotFoundError when there is none, Damaged when it cannot be read."""
     return parse(load_bytes(disk, path), kind, shape, name=path)
 
 
-def load_bytes(disk: Disk, path: str) -> bytes:
+def load_bytes(disk: Files, path: str) -> bytes:
     try:
         source = disk.source(path)
     except FileNotFoundError:
