@@ -31,8 +31,9 @@ check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# A file stays with one worker: what all of its tests look at is made once.
 test: check
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not crash" tests
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not crash" tests
 
 # The real DeepSpeed, megatron-core and transformers, in an environment of their own on top of this one: the same torch,
 # the same build of this package. Under this target a peer that is missing fails; elsewhere its tests are skipped.

@@ -4,15 +4,15 @@ import shutil
 from pathlib import Path
 
 import pytest
-import torch.multiprocessing as mp
 
+from tests import worlds
 from tests.cluster.two import trained
 
 
 @pytest.fixture(scope="session")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("two")
-    mp.spawn(trained, (home,), nprocs=2)  # type: ignore[no-untyped-call]
+    worlds.spawn(trained, (home,), 2)
     return home / "run"
 
 

@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
+from tests import worlds
 from tests.cluster.programs import Program, differences
 from tests.cluster.test_universal import opened
 
@@ -58,11 +59,11 @@ def loaded(rank: int, world: int, home: Path, results: "mp.SimpleQueue[tuple[str
 @pytest.fixture(scope="module")
 def cells(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     home = tmp_path_factory.mktemp("bases")
-    mp.spawn(saved, (home,), nprocs=4)  # type: ignore[no-untyped-call]
+    worlds.spawn(saved, (home,), 4)
     found: dict[str, list[str]] = {}
     for world in TARGETS:
-        results: mp.SimpleQueue[tuple[str, list[str]]] = mp.get_context("spawn").SimpleQueue()
-        mp.spawn(loaded, (world, home, results), nprocs=world)  # type: ignore[no-untyped-call]
+        results: mp.SimpleQueue[tuple[str, list[str]]] = worlds.context.SimpleQueue()
+        worlds.spawn(loaded, (world, home, results), world)
         while not results.empty():
             kind, wrong = results.get()
             found[kind] = wrong

@@ -11,7 +11,6 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as torch_dcp
-import torch.multiprocessing as mp
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
@@ -19,6 +18,7 @@ from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 from everstep.cli.foreign import verify
 from everstep.dcp import Reader, Writer, folder
 from everstep.store.disk import LocalDisk
+from tests import worlds
 from tests.cluster.programs import Program, differences
 
 pytestmark = pytest.mark.timeout(600)  # the first test starts six processes, on whatever machine this is
@@ -65,7 +65,7 @@ def met(rank: int, world: int, home: Path, name: str) -> None:
 
 def ended(world: int, job: Callable[..., None], *args: object) -> list[int | None]:
     """How the processes of a world ended."""
-    context = mp.get_context("spawn")
+    context = worlds.context
     processes = [context.Process(target=job, args=(rank, world, *args)) for rank in range(world)]
     for process in processes:
         process.start()

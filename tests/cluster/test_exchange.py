@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 
 from everstep import company
 from everstep.recover import exchange
 from everstep.recover.exchange import Reads, Shared, agree
 from everstep.store.disk import OpenFile
+from tests import worlds
 from tests.cluster.programs import Program, differences
 from tests.cluster.two import opened
 
@@ -97,8 +97,8 @@ def work(rank: int, home: Path, results: Any) -> None:
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[tuple[dict[str, int], list[str]]]]:
     home = tmp_path_factory.mktemp("exchange")
-    results: Any = mp.get_context("spawn").SimpleQueue()
-    mp.spawn(work, (home, results), nprocs=WORLD)  # type: ignore[no-untyped-call]
+    results: Any = worlds.context.SimpleQueue()
+    worlds.spawn(work, (home, results), WORLD)
     told: dict[str, list[tuple[dict[str, int], list[str]]]] = {}
     while not results.empty():
         how, bytes_, wrong = results.get()

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 
 import everstep
+from tests import worlds
 from tests.cluster.programs import Program, differences
 from tests.faults.test_keeper import keeper_pid
 
@@ -66,7 +66,7 @@ def to_the_end(rank: int, home: Path, kind: str, origin: str) -> None:
 
 def ended(job: Callable[..., None], *args: object) -> list[int | None]:
     """How the processes of a world ended."""
-    context = mp.get_context("spawn")
+    context = worlds.context
     processes = [context.Process(target=job, args=(rank, *args)) for rank in range(WORLD)]
     for process in processes:
         process.start()

@@ -16,6 +16,7 @@ from everstep.recover.cohort import inventories, stand
 from everstep.recover.replay import read
 from everstep.store import base
 from everstep.store.disk import existing
+from tests import worlds
 from tests.cluster.programs import Program, differences
 from tests.cluster.test_universal import opened
 
@@ -96,7 +97,7 @@ def resumed(rank: int, world: int, home: Path, results: "mp.SimpleQueue[tuple[st
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("replicas")
-    mp.spawn(trained, (path,), nprocs=4)  # type: ignore[no-untyped-call]
+    worlds.spawn(trained, (path,), 4)
     return path
 
 
@@ -104,8 +105,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def cells(home: Path) -> dict[tuple[str, int], list[str]]:
     found: dict[tuple[str, int], list[str]] = {}
     for world in (4, 2, 1):
-        results: mp.SimpleQueue[tuple[str, int, list[str]]] = mp.get_context("spawn").SimpleQueue()
-        mp.spawn(resumed, (world, home, results), nprocs=world)  # type: ignore[no-untyped-call]
+        results: mp.SimpleQueue[tuple[str, int, list[str]]] = worlds.context.SimpleQueue()
+        worlds.spawn(resumed, (world, home, results), world)
         while not results.empty():
             kind, size, wrong = results.get()
             found[kind, size] = wrong

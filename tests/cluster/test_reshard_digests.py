@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 
 import everstep
 from everstep.errors import Damaged
@@ -14,6 +13,7 @@ from everstep.recover import reshard
 from everstep.recover.parts import Move
 from everstep.recover.wanted import Wanted
 from everstep.types import Box, Local, Piece
+from tests import worlds
 from tests.cluster.programs import Program, differences
 
 STEPS = 3
@@ -101,15 +101,15 @@ def resumed(rank: int, home: Path, answers: Answers) -> None:
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("digests")
-    mp.spawn(saved, (place,), nprocs=4)  # type: ignore[no-untyped-call]
+    worlds.spawn(saved, (place,), 4)
     return place
 
 
 @pytest.fixture(scope="module")
 def said(home: Path) -> dict[str, list[str]]:
     """What the two ranks say of each case."""
-    answers = mp.get_context("spawn").SimpleQueue()
-    mp.spawn(resumed, (home, answers), nprocs=2)  # type: ignore[no-untyped-call]
+    answers = worlds.context.SimpleQueue()
+    worlds.spawn(resumed, (home, answers), 2)
     found: dict[str, list[str]] = {}
     while not answers.empty():
         case, text = answers.get()

@@ -13,6 +13,7 @@ import everstep
 from everstep.layout.language import Shard
 from everstep.layout.mesh import Mesh
 from everstep.layout.spec import Rule, Spec
+from tests import worlds
 from tests.cluster.specs import LOGICAL, SPECS, Program, trained
 
 WORLDS = {1: ("single",), 2: ("tp", "stages"), 3: ("zero",), 4: ("grid",)}
@@ -84,8 +85,8 @@ def cells(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     home = tmp_path_factory.mktemp("specs")
     found: dict[str, list[str]] = {}
     for world in WORLDS:
-        results: mp.SimpleQueue[tuple[str, list[str]]] = mp.get_context("spawn").SimpleQueue()
-        mp.spawn(ranks, (world, home, results), nprocs=world)  # type: ignore[no-untyped-call]
+        results: mp.SimpleQueue[tuple[str, list[str]]] = worlds.context.SimpleQueue()
+        worlds.spawn(ranks, (world, home, results), world)
         while not results.empty():
             name, differing = results.get()
             found.setdefault(name, []).extend(differing)

@@ -13,6 +13,7 @@ import everstep
 from everstep.cli.explain import layout
 from everstep.recover.explain import explain, shapes, writers
 from everstep.store.disk import existing
+from tests import worlds
 from tests.cluster.pipeline import Pipeline
 from tests.cluster.programs import Program, differences
 
@@ -143,8 +144,8 @@ def cells(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     trained(home / "single", "single")
     found: dict[str, list[str]] = {}
     for world in WORLDS:
-        results: mp.SimpleQueue[tuple[str, list[str]]] = mp.get_context("spawn").SimpleQueue()
-        mp.spawn(ranks, (world, home, results), nprocs=world)  # type: ignore[no-untyped-call]
+        results: mp.SimpleQueue[tuple[str, list[str]]] = worlds.context.SimpleQueue()
+        worlds.spawn(ranks, (world, home, results), world)
         while not results.empty():
             name, differing = results.get()
             found[name] = differing

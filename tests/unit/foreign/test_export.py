@@ -12,7 +12,6 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dist_checkpoint
-import torch.multiprocessing as mp
 from safetensors import safe_open
 from safetensors.torch import load_file
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
@@ -24,6 +23,7 @@ from everstep.foreign.arrive.arrive import arrive
 from everstep.foreign.arrive.wishes import wishes
 from everstep.foreign.depart.depart import FORMATS, depart
 from everstep.foreign.depart.state import Group, Optimizer, State
+from tests import worlds
 from tests.cluster.programs import Program, differences
 from tests.unit.foreign import programs
 from tests.unit.foreign.programs import differing
@@ -173,7 +173,7 @@ def ranks(rank: int, home: Path) -> None:
 
 
 def test_what_several_ranks_hold_is_exported_in_whole_tensors(tmp_path: Path) -> None:
-    mp.spawn(ranks, (tmp_path,), nprocs=2)  # type: ignore[no-untyped-call]
+    worlds.spawn(ranks, (tmp_path,), 2)
     for form in FORMATS:
         depart(held(str(tmp_path / "run"), None), str(tmp_path / form), form)
     said = torch.load(tmp_path / "torch", weights_only=True)

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
@@ -20,6 +19,7 @@ from everstep.errors import Misdescribed
 from everstep.foreign import deepspeed, trees
 from everstep.layout import Gather, Mesh, Rule, Spec, Unique
 from everstep.types import Box, Local, Piece, boxed
+from tests import worlds
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "foreign"
 
@@ -66,7 +66,7 @@ def compare(rank: int) -> None:
 
 
 def test_the_spec_of_dtensors_says_what_torch_itself_does() -> None:
-    mp.spawn(compare, (), nprocs=4)  # type: ignore[no-untyped-call]
+    worlds.spawn(compare, (), 4)
 
 
 def test_a_model_without_dtensors_has_no_mesh() -> None:
