@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from everstep.layout import boxes, owners
+from everstep.layout import boxes
 from everstep.layout.plan import Saved
 from everstep.types import Box
 from tests.unit.layout.meshes import LAYOUTS, SHAPES, Case, Shape, filled, part, performed, ranks, read
@@ -19,19 +19,14 @@ def marker_of(shape: Shape) -> torch.Tensor:
 
 
 def saved(case: Case, shape: Shape) -> list[tuple[Box, torch.Tensor]]:
-    """What all ranks write of the tensor `w`: each its share, as boxes in row-major order."""
+    """What all ranks write of the tensor `w`, as boxes in row-major order: each what none before it has written."""
     marker = marker_of(shape)
-    locals_ = [[local for local in rank.values() if local.logical == "w"] for rank in ranks(case)]
-    held = [[piece.box for local in rank for piece in local.pieces] for rank in locals_]
-    written = []
-    for rank, share in zip(locals_, owners.shares(held), strict=True):
-        pieces = [(piece, filled(local, marker)) for local in rank for piece in local.pieces]
-        for box in share:
-            piece, buffer = next(found for found in pieces if boxes.intersect(found[0].box, box) == box)
-            inside = tuple(
-                slice(lo - first, h - first) for lo, h, first in zip(box.low, box.high, piece.box.low, strict=True)
-            )
-            written.append((box, read(piece, buffer)[inside].reshape(-1)))
+    written: list[tuple[Box, torch.Tensor]] = []
+    for local in (local for rank in ranks(case) for local in rank.values() if local.logical == "w"):
+        for piece in local.pieces:
+            values = read(piece, filled(local, marker))
+            rest = boxes.missing(piece.box, [known for known, _ in written])
+            written += [(box, values[boxes.slices(box, piece.box)].reshape(-1)) for box in rest]
     return written
 
 
