@@ -20,8 +20,9 @@ from bench.reshard.worlds import begun, first
 from everstep.capture.context import Context
 from everstep.capture.roster import call_the_roll
 from everstep.company import company
-from everstep.recover.cohort import inventories, stand
+from everstep.recover.cohort import stand
 from everstep.recover.reshard import onto_shards
+from everstep.recover.writers import Writers
 from everstep.store.disk import existing
 
 Cache = Literal["cold", "warm"]
@@ -76,11 +77,10 @@ def _everstep(program: Program, world: int, run: Path, step: int) -> None:
     """What `resume` does once it holds the run: look, plan, read, prove, place. It changes no file."""
     disk = existing(str(run))
     found = stand(disk, str(run), step)
-    held = inventories(disk, str(run), found.epochs) if found is not None else None
     assert found is not None
-    assert held is not None
     roster = call_the_roll(program.model, program.optimizer)
-    onto_shards(disk, held, found.step, roster, Context(roster, {}), company(), alone=world == 1)
+    writers = Writers(disk, str(run), found.epochs, found.step)
+    onto_shards(writers, roster, Context(roster, {}), company(), alone=world == 1)
     disk.release()
 
 

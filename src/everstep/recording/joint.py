@@ -17,11 +17,12 @@ from everstep.errors import Damaged, ReplayDiffers
 from everstep.keeper.link import Link
 from everstep.layout.replicas import alike
 from everstep.recording.program import Program
-from everstep.recover.cohort import inventories, stand
+from everstep.recover.cohort import stand
 from everstep.recover.ledger import Ledger
 from everstep.recover.onto import onto_program
 from everstep.recover.reshard import onto_shards
 from everstep.recover.ways import MemoryWay
+from everstep.recover.writers import Writers
 from everstep.ring.held import Held
 from everstep.ring.ring import Ring
 from everstep.store import cohort as cohorts
@@ -106,12 +107,8 @@ def _join(
             return Joint(cohort.step, None, True, ledger, peers)
     if not cohort.before:
         return Joint(0, None, False, None, peers)
-    held = inventories(disk, url, cohort.before)
-    if held is None:
-        raise Damaged(f"{url}: a writer of the cohort before has vanished since rank 0 looked. Start again.")
-    found, same = onto_shards(
-        disk, held, decision.disk, program.roster, program.context, ranks, alone=ranks.world == 1, strict=strict
-    )
+    writers = Writers(disk, url, cohort.before, decision.disk)
+    found, same = onto_shards(writers, program.roster, program.context, ranks, alone=ranks.world == 1, strict=strict)
     _met(ranks, "loaded", lambda _: "", "")  # nobody writes, and prunes, before all have read
     return Joint(decision.disk, cohort.before[ranks.rank] if same else None, False, found, peers)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from everstep.errors import StepNotHeld
 from everstep.layout import boxes
 from everstep.layout.boxes import Shape
-from everstep.layout.owners import read_from
+from everstep.layout.owners import order, read_from
 from everstep.layout.spec import Spec
 from everstep.recover import choose
 from everstep.recover.cohort import inventories, stand
@@ -94,7 +94,8 @@ def explain(step: int, parts: Sequence[Writer], spec: Spec, names: Mapping[str, 
     """For each rank of the spec's mesh. `names`: the program's tensors, with the shapes of the logical ones."""
     held, widths = [boxes_of(part.parameters) for part in parts], _widths(parts)
     readings = tuple(
-        _reading(rank, parts, held, boxes_of(spec.locals(names, rank)), widths) for rank in range(spec.mesh.size)
+        _reading(rank, spec.mesh.size, parts, held, boxes_of(spec.locals(names, rank)), widths)
+        for rank in range(spec.mesh.size)
     )
     notes = []
     if spec.mesh.size > len(parts):
@@ -108,10 +109,10 @@ def explain(step: int, parts: Sequence[Writer], spec: Spec, names: Mapping[str, 
 
 
 def _reading(
-    rank: int, parts: Sequence[Writer], held: Sequence[Held], wanted: Held, widths: Mapping[str, int]
+    rank: int, world: int, parts: Sequence[Writer], held: Sequence[Held], wanted: Held, widths: Mapping[str, int]
 ) -> Reading:
     nbytes = sum(widths.get(name, 0) * boxes.volume(box) for name, own in wanted.items() for box in own)
-    used, absent = read_from(wanted, held, rank if rank < len(parts) else 0)
+    used, absent = read_from(wanted, held.__getitem__, order(rank, world, len(parts)))
     rest, read, beside = {name: list(own) for name, own in wanted.items()}, 0, 0
     for at in used:
         part = parts[at]

@@ -25,12 +25,12 @@ def differences(index: Index, roster: Roster, context: Context) -> list[str]:
 
 
 def shared_differences(
-    indexes: Sequence[Index], own: int, roster: Roster, context: Context, *, alone: bool
+    indexes: Sequence[Index], own: Index, roster: Roster, context: Context, *, alone: bool
 ) -> list[str]:
     """The same of a state that several writers hold together: what one of them lacks another may have.
 
     Unless the program is `alone`, what it does not have itself may be with other ranks. Param groups are compared by
-    name; `state=` must be what writer `own` had.
+    name; `state=` must be what the writer of `own` had.
     """
     ours = {f"context/buffer/{name}" for name in roster.buffers()}
     held = {s.tensor.name: s.tensor for index in indexes for s in index.tensors if alone or s.tensor.name in ours}
@@ -42,7 +42,7 @@ def shared_differences(
         *_aliases(aliases, roster.aliases),
         *_buffers(held, {name for index in indexes for name in index.content.derived}, roster),
         *_shared_optimizers(indexes, roster, alone=alone),
-        *_names("state", _items(indexes[own], "state/"), set(context.state)),
+        *_names("state", _items(own, "state/"), set(context.state)),
         *_names("extra state of module", extra, set(roster.extra())),
     ]
 

@@ -19,8 +19,7 @@ from everstep.capture.shards import held_of, local
 from everstep.company import Company
 from everstep.errors import Damaged, Mismatch
 from everstep.layout import boxes
-from everstep.layout.owners import read_from
-from everstep.log.inventory import Inventory
+from everstep.layout.owners import order, read_from
 from everstep.recover import choose, match, seats
 from everstep.recover.diverged import refuse_diverged
 from everstep.recover.exchange import passed_on
@@ -34,10 +33,10 @@ from everstep.recover.standin import assemble
 from everstep.recover.uncollected import uncollected
 from everstep.recover.wanted import Wanted
 from everstep.recover.ways import DiskWay
-from everstep.store import base
+from everstep.recover.writers import Writers
 from everstep.store.base import Index
-from everstep.store.disk import Disk, Files
-from everstep.types import Local, Pair
+from everstep.store.disk import Files
+from everstep.types import Box, Local, Pair
 
 Hyper = dict[tuple[str, str], dict[str, Any]]
 """Of each optimizer and parameter, the hyper-parameters of its group."""
@@ -54,34 +53,38 @@ class _Part:
 
 
 def onto_shards(
-    disk: Disk, held: Sequence[Inventory], step: int, roster: Roster, context: Context, ranks: Company, *, alone: bool,
-    strict: bool = True,
-) -> tuple[Ledger, bool]:  # fmt: skip
-    """The program at `step`, and whether its own writer held exactly what it holds now, so that its log may go on.
+    writers: Writers, roster: Roster, context: Context, ranks: Company, *, alone: bool, strict: bool = True
+) -> tuple[Ledger, bool]:
+    """The program at the step, and whether its own writer held exactly what it holds now, so that its log may go on.
 
     Refused before anything is changed, if the writers do not hold all that the program has. `alone`: the program is all
     there is, so it must have all that they hold. If not `strict`, what both hold is restored, and the rest stays.
     """
     with uncollected():
-        return _onto_shards(disk, held, step, roster, context, ranks, alone=alone, strict=strict)
+        return _onto_shards(writers, roster, context, ranks, alone=alone, strict=strict)
 
 
 def _onto_shards(
-    disk: Disk, held: Sequence[Inventory], step: int, roster: Roster, context: Context, ranks: Company, *, alone: bool,
-    strict: bool,
-) -> tuple[Ledger, bool]:  # fmt: skip
-    rank, began = ranks.rank, time.perf_counter()
-    sources = [choose.routes(inventory, step) for inventory in held]
-    indexes = [base.load(disk, at, routes[0].base) for at, routes in enumerate(sources)]
-    refuse_diverged(indexes)
-    new = rank >= len(held)
-    own = 0 if new else rank
-    differs = match.shared_differences(indexes, own, roster, context, alone=alone)
+    writers: Writers, roster: Roster, context: Context, ranks: Company, *, alone: bool, strict: bool
+) -> tuple[Ledger, bool]:
+    rank, step, began = ranks.rank, writers.step, time.perf_counter()
+    new, asked = rank >= len(writers), order(rank, ranks.world, len(writers))
+    own = asked[0]
+    wanted = {name: _wanted(name, parameter, roster) for name, parameter in roster.parameters.items()}
+    used, absent = _used(writers, asked, wanted, _context(roster))
+    if alone:
+        list(map(writers.index, asked))  # what the program lacks is a difference as well
+    refuse_diverged(writers.known)
+    differs = match.shared_differences(writers.known, writers.index(own), roster, context, alone=alone)
     if strict:
         refuse(step, differs)
-    both, optimizers = match.in_both(indexes, roster)
-    wanted = {name: _wanted(name, parameter, roster) for name, parameter in roster.parameters.items() if name in both}
-    used = _used(step, wanted, indexes, own, _context(roster))
+    both, optimizers = match.in_both(writers.known, roster)
+    if not wanted.keys() <= both:
+        wanted = {name: want for name, want in wanted.items() if name in both}
+        used, absent = _used(writers, asked, wanted, _context(roster))
+    if absent:
+        name, (box, *_) = next(iter(absent.items()))
+        raise Damaged(f"step {step}: no writer holds {name} {box.low}..{box.high}. Nothing was changed.")
     device = next((local(parameter).device for parameter in roster.parameters.values()), torch.device("cpu"))
     hyper: Hyper = {}
     found: list[Recovered] = []
@@ -91,21 +94,18 @@ def _onto_shards(
     wants: dict[str, list[Wanted]] = {}
     for want in wanted.values():
         wants.setdefault(want.held.logical, []).append(want)
-    reads = {at: seats.reading(sources[at][0], wants, indexes[at]) for at in used}
-    with passed_on(disk, ranks, reads) as files:
-        seats.expect(files, used[0], sources[used[0]][0], wants, indexes[used[0]])
+    reads = {at: seats.reading(writers.routes(at)[0], wants, writers.index(at)) for at in used}
+    with passed_on(writers.disk, ranks, reads) as files:
+        seats.expect(files, own, writers.routes(own)[0], wants, writers.index(own))
         for at, following in zip(used, [*used[1:], None], strict=True):
-            near = device.type == "cpu"
+            near, routes = device.type == "cpu", writers.routes(at)
             if following is not None:
-                seats.expect(files, following, sources[following][0], wants, indexes[following])
+                seats.expect(files, following, writers.routes(following)[0], wants, writers.index(following))
             recovered, stand_in, theirs = (
-                seats.part(files, at, sources[at], wants, indexes[at])
-                if near
-                else _beside(files, at, sources[at], device)
+                seats.part(files, at, routes, wants, writers.index(at)) if near else _beside(files, at, routes, device)
             )
-            origin = f"writer {at}, {recovered.origin}" + (
-                f" and {recovered.records} records" if recovered.records else ""
-            )
+            log = f" and {recovered.records} records" if recovered.records else ""
+            origin = f"writer {at}, {recovered.origin}{log}"
             part = _Part(at, stand_in, theirs, known(recovered.digests, *_tensors(stand_in, theirs)))
             brought += _copy(part, roster, wanted, hyper, origin, optimizers)
             found.append(recovered)
@@ -115,30 +115,34 @@ def _onto_shards(
     ours = _with_parts_of_others(_without_generators(found[0]) if new else found[0], found[1:])
     missing = place_context(ours, roster, context)
     if new:
-        rng.derive(indexes[0].run, step, rank)
-    same = not new and not differs and indexes[rank].held == {name: want.held for name, want in wanted.items()}
+        rng.derive(writers.index(own).run, step, rank)
+    same = not new and not differs and writers.index(rank).held == {name: want.held for name, want in wanted.items()}
     what = "things than the run" if differs else "parts than the run's writer did"
     changed = None if same else f"the program holds other {what}"
     items = _items(wanted, roster, context, ours, missing, new=new, alone=alone)
     ledger = Ledger(
-        step, indexes[own].step, max(one.records for one in found), found[0].replayed, time.perf_counter() - began,
-        sum(one.replay_seconds for one in found), tuple(items), ours.notes, changed, proved,
+        step, writers.index(own).step, max(one.records for one in found), found[0].replayed,
+        time.perf_counter() - began, sum(one.replay_seconds for one in found), tuple(items), ours.notes, changed,
+        proved,
     )  # fmt: skip
     return ledger, same
 
 
-def _used(step: int, wanted: dict[str, Wanted], indexes: Sequence[Index], own: int, context: set[str]) -> list[int]:
-    """The writers to be read, our own first: together they hold every box, and every buffer and module's state."""
+def _used(
+    writers: Writers, asked: Sequence[int], wanted: dict[str, Wanted], context: set[str]
+) -> tuple[list[int], dict[str, list[Box]]]:
+    """The writers to be read, our own first, and the boxes that nobody holds: together they have all the others, and
+    every buffer and module's state that anyone has."""
     ours = boxes_of({name: want.held for name, want in wanted.items()})
-    used, absent = read_from(ours, [boxes_of(index.held) for index in indexes], own)
-    if absent:
-        name, (box, *_) = next(iter(absent.items()))
-        raise Damaged(f"step {step}: no writer holds {name} {box.low}..{box.high}. Nothing was changed.")
-    for at, index in enumerate(indexes):
-        covered = {name for other in used for name in indexes[other].content.context}
-        if (context - covered) & set(index.content.context):
+    used, absent = read_from(ours, lambda at: boxes_of(writers.index(at).held), asked)
+    lacking = context.difference(*(writers.index(at).content.context for at in used))
+    for at in asked:
+        if not lacking:
+            break
+        if lacking & writers.index(at).content.context.keys():
             used.append(at)
-    return used
+            lacking -= writers.index(at).content.context.keys()
+    return used, absent
 
 
 def _context(roster: Roster) -> set[str]:

@@ -11,6 +11,7 @@ from everstep.capture.roster import call_the_roll
 from everstep.company import Alone
 from everstep.log.inventory import survey
 from everstep.recover.reshard import onto_shards
+from everstep.recover.writers import Writers
 from everstep.store.disk import existing
 from tests.format import make_golden_parts as golden
 
@@ -23,8 +24,10 @@ def joined(rank: int) -> tuple[set[str], Drawn]:
     roster = call_the_roll(program.model, program.optimizer, program.held)
     disk = existing(str(golden.HERE / "run1"))
     try:
-        held = [survey(disk, str(golden.HERE / "run1"))]
-        ledger, _ = onto_shards(disk, held, golden.STEPS, roster, Context(roster, {}), Alone(rank), alone=False)
+        epoch = survey(disk, str(golden.HERE / "run1")).epoch
+        assert epoch is not None
+        writers = Writers(disk, str(golden.HERE / "run1"), [epoch], golden.STEPS)
+        ledger, _ = onto_shards(writers, roster, Context(roster, {}), Alone(rank), alone=False)
     finally:
         disk.release()
     said: set[str] = {item.status for item in ledger if item.kind == "generator"}
