@@ -21,7 +21,7 @@ from everstep.layout.plan import Saved
 from everstep.layout.spec import Rule, Spec
 from everstep.layout.splits import Chunk
 from everstep.store import base, document
-from everstep.types import Box, Tensor, padded
+from everstep.types import Box, Tensor
 
 LAYERS, WIDTH, VOCABULARY = 128, 25600, 51200
 BLOCK = {
@@ -127,7 +127,7 @@ def index_seconds(source: Grid) -> float:
     for name, local in ((f"{kind}/{local.logical}", local) for kind in ("model", "m", "v") for local in held):
         told = Tensor(name, "F32", local.logical_shape, local.pieces[0].box, 4 * boxes.volume(local.pieces[0].box))
         stored.append(base.Stored(told, at, "0" * 32))
-        at += padded(told.nbytes)
+        at += told.nbytes
     content = base.Content((), {}, (), {}, "", "", {})
     index = base.Index("0" * 32, 0, source.ranks, 1, 1, 64, "0" * 32, 64 + at, tuple(stored), content)
     text = document.pack("base", index)
