@@ -59,6 +59,7 @@ def test_what_both_hold_is_restored_and_the_rest_stays(
             else:
                 assert not held
         assert status["buffer", "seen"] == "missing"
+        assert status["hyper", "main"] == ("restored" if kind is torch.optim.AdamW else "kept")
         if kind is torch.optim.SGD:
             assert program.optimizer.param_groups[0]["lr"] == 0.5
         program.step(STEPS)

@@ -119,7 +119,7 @@ def _onto_shards(
     same = not new and not differs and writers.index(rank).held == {name: want.held for name, want in wanted.items()}
     what = "things than the run" if differs else "parts than the run's writer did"
     changed = None if same else f"the program holds other {what}"
-    items = _items(wanted, roster, context, ours, missing, new=new, alone=alone)
+    items = _items(wanted, roster, context, ours, missing, optimizers, new=new, alone=alone)
     ledger = Ledger(
         step, writers.index(own).step, max(one.records for one in found), found[0].replayed,
         time.perf_counter() - began, sum(one.replay_seconds for one in found), tuple(items), ours.notes, changed,
@@ -308,8 +308,8 @@ def _place_hyper(roster: Roster, hyper: Hyper, optimizers: Container[str]) -> No
 
 
 def _items(
-    wanted: dict[str, Wanted], roster: Roster, context: Context, own: Recovered, missing: list[str], *, new: bool,
-    alone: bool,
+    wanted: dict[str, Wanted], roster: Roster, context: Context, own: Recovered, missing: list[str],
+    optimizers: Container[str], *, new: bool, alone: bool,
 ) -> Iterator[Item]:  # fmt: skip
     for name in roster.parameters.keys() - wanted.keys():
         yield Item(name, "parameter", "kept", "the program")
@@ -319,7 +319,9 @@ def _items(
             if want.parameter in optimizer.state:
                 yield Item(f"{key}/{name}", "optimizer", "restored", "; ".join(want.origins))
     for key in roster.optimizers:
-        yield Item(key, "hyper", "restored", "by the parameters' names")
+        restored = key in optimizers
+        origin = "by the parameters' names" if restored else "the program"
+        yield Item(key, "hyper", "restored" if restored else "kept", origin)
     kinds: dict[str, Any] = {"buffer": "buffer", "extra": "extra", "state": "state", "rng": "generator"}
     has = {"buffer": set(roster.buffers()), "extra": set(roster.extra()), "state": set(context.state)}
     for name, (_, _, step) in own.folded.items():
