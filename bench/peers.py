@@ -88,7 +88,10 @@ class TorchSave:
 
 class DistributedCheckpoint:
     """`dcp.async_save` with its pinned stager: copied beside training, joined before the optimizer's next step, written
-    by a thread or by a process of its own."""
+    by a thread or by a process of its own.
+
+    torch 2.11 closes a stager after its first use, and the second fails; here it stays open, as in later versions.
+    """
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
@@ -109,6 +112,8 @@ class DistributedCheckpoint:
                 use_non_blocking_copy=cuda,
             )
         )
+        memory = self._stager._state_dict_stager
+        self._let_go, memory.close = memory.close, lambda: None
         self._hook = optimizer.register_step_pre_hook(self._join)
 
     def save(self, step: int) -> None:
@@ -130,6 +135,7 @@ class DistributedCheckpoint:
         self._hook.remove()
         self._wait()
         self._stager.close()
+        self._let_go()
 
     def _join(self, *_: object) -> None:
         if self._staging is not None:
