@@ -13,6 +13,11 @@ from everstep.types import Local
 Model = nn.Module | Mapping[str, nn.Module]
 Optimizers = torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | Mapping[str, torch.optim.Optimizer]
 
+ELEMENTWISE = frozenset({
+    "SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam", "ASGD", "Rprop",
+})  # fmt: skip
+"""Optimizers of torch that treat each element by itself: any part of a parameter can be replayed without the rest."""
+
 
 @dataclass(slots=True)
 class Roster:
@@ -147,3 +152,9 @@ def _named(names: dict[int, str], parameter: torch.Tensor, key: str, group: int)
             "Pass every module that is trained: model={'net': net, 'loss': loss}."
         )
     return names[id(parameter)]
+
+
+def elementwise(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether an optimizer is known to be one of these; a class derived from one is not."""
+    kind = type(optimizer)
+    return kind.__module__.startswith("torch.optim.") and kind.__name__ in ELEMENTWISE

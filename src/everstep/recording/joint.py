@@ -13,15 +13,16 @@ import msgspec
 from everstep.capture.replicas import held, replicas
 from everstep.capture.shards import box_of
 from everstep.company import Company, meet
-from everstep.errors import Damaged, ReplayDiffers
+from everstep.errors import CannotReplay, Damaged, ReplayDiffers
 from everstep.keeper.link import Link
 from everstep.layout.replicas import alike
 from everstep.recording.program import Program
+from everstep.recover import in_step
 from everstep.recover.cohort import stand
 from everstep.recover.ledger import Ledger
 from everstep.recover.onto import onto_program
 from everstep.recover.reshard import onto_shards
-from everstep.recover.ways import MemoryWay
+from everstep.recover.ways import MemoryWay, Way
 from everstep.recover.writers import Writers
 from everstep.ring.held import Held
 from everstep.ring.ring import Ring
@@ -32,6 +33,11 @@ from everstep.store.disk import Disk
 from everstep.store.memory import Block
 
 Left = tuple[Ring, Mapping[int, Block], Held]
+ELSEWHERE = (
+    "An optimizer that does not work element by element is replayed by the ranks that trained: resume with as many, "
+    "laid out as they were, or at a base that 'everstep ls' lists. Settings(source='state') records steps that need no "
+    "replay, and go anywhere."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +59,8 @@ class Offer(msgspec.Struct, frozen=True):
     epoch: int
     first: int = -1
     last: int = -1
+    in_step: bool = False
+    """Whether its optimizers need the other ranks: then all of them start at the same step."""
 
 
 class Twin(msgspec.Struct, frozen=True, array_like=True):
@@ -94,12 +102,13 @@ def _join(
     ranks: Company, disk: Disk, url: str, link: Link, program: Program, step: int | None, *, strict: bool
 ) -> Joint:
     left = link.left() if step is None else None
-    offer = Offer(link.epoch, *_offered(left, program)) if left is not None else Offer(link.epoch)
+    first, last = _offered(left, program) if left is not None else (-1, -1)
+    offer = Offer(link.epoch, first, last, in_step.needed(program.roster))
     said = _met(ranks, "cohort", lambda offers: _decide(disk, url, step, offers), msgspec.json.encode(offer).decode())
     decision = msgspec.json.decode(said, type=Decision)
     cohort, peers = decision.cohort, Peers(disk, ranks.rank, decision.cohort.epochs)
     if decision.memory and left is not None:
-        ledger = _from_memory(left, cohort.step, program, link, strict=strict)
+        ledger = _from_memory(left, cohort.step, program, link, ranks, strict=strict)
         if (
             _met(ranks, "memory", lambda told: "no" if "no" in told else "yes", "no" if ledger is None else "yes")
             == "yes"
@@ -108,7 +117,7 @@ def _join(
     if not cohort.before:
         return Joint(0, None, False, None, peers)
     writers = Writers(disk, url, cohort.before, decision.disk)
-    found, same = onto_shards(writers, program.roster, program.context, ranks, alone=ranks.world == 1, strict=strict)
+    found, same = _from_disk(writers, program, ranks, strict=strict)
     _met(ranks, "loaded", lambda _: "", "")  # nobody writes, and prunes, before all have read
     return Joint(decision.disk, cohort.before[ranks.rank] if same else None, False, found, peers)
 
@@ -117,10 +126,27 @@ def _met(ranks: Company, key: str, decide: Callable[[list[str]], str], text: str
     return decide([text]) if ranks.world == 1 else meet(ranks, key, decide, text)
 
 
-def _from_memory(left: Left, step: int, program: Program, link: Link, *, strict: bool) -> Ledger | None:
-    """The program at `step`, from what this rank's trainer before left; None when it proves unfit."""
+def _from_disk(writers: Writers, program: Program, ranks: Company, *, strict: bool) -> tuple[Ledger, bool]:
+    """The program at the step of the writers, and whether this rank's own log may go on."""
+    roster, context = program.roster, program.context
+    if not in_step.needed(roster):
+        return onto_shards(writers, roster, context, ranks, alone=ranks.world == 1, strict=strict)
+    if ways := in_step.ways(writers, roster, context, ranks):
+        return onto_program(ways, roster, context, strict=strict, in_step=True), True
     try:
-        return onto_program([_until(left, step)], program.roster, program.context, strict=strict)
+        return onto_shards(writers, roster, context, ranks, alone=ranks.world == 1, strict=strict)
+    except (CannotReplay, ReplayDiffers) as unfit:
+        raise CannotReplay(f"{unfit} {ELSEWHERE}") from unfit
+
+
+def _from_memory(left: Left, step: int, program: Program, link: Link, ranks: Company, *, strict: bool) -> Ledger | None:
+    """The program at `step`, from what this rank's trainer before left; None when it proves unfit."""
+    way: Way = _until(left, step)
+    together = in_step.needed(program.roster)
+    if together:
+        way = in_step.InStep(way, ranks)
+    try:
+        return onto_program([way], program.roster, program.context, strict=strict, in_step=together)
     except (Damaged, ReplayDiffers) as unfit:
         link.warn(f"memory was set aside: {unfit}")
         return None
@@ -146,6 +172,8 @@ def _decide(disk: Disk, url: str, step: int | None, said: list[str]) -> str:
     number = 1 + max((cohort.number for cohort in cohorts.load_all(disk)), default=0)
     last = min(offer.last for offer in offers)
     memory = all(0 <= offer.first <= last for offer in offers) and last >= (-1 if found is None else found.step)
+    if any(offer.in_step for offer in offers):
+        memory = memory and len({offer.first for offer in offers}) == 1
     reached = last if memory else 0 if found is None else found.step
     opened = datetime.now(UTC).isoformat(timespec="seconds")
     epochs = tuple(offer.epoch for offer in offers)

@@ -6,17 +6,12 @@ from dataclasses import dataclass
 import torch
 
 from everstep.capture.context import Context
-from everstep.capture.roster import Model, Optimizers, Roster, call_the_roll
+from everstep.capture.roster import Model, Optimizers, Roster, call_the_roll, elementwise
 from everstep.capture.shards import is_sharded, local
 from everstep.errors import Misdescribed, Unsupported
 from everstep.layout.replicas import mine
 from everstep.layout.spec import Spec, agreed
 from everstep.types import Local
-
-PER_PARAMETER = frozenset({
-    "SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam", "ASGD", "Rprop",
-})  # fmt: skip
-"""Optimizers of torch that treat each parameter by itself: a state of parts of several steps can be repaired."""
 
 
 @dataclass(slots=True)
@@ -53,11 +48,9 @@ class Program:
 
     @property
     def per_parameter(self) -> bool:
-        """Whether every optimizer is known to treat each parameter by itself."""
-        return all(
-            type(optimizer).__module__.startswith("torch.optim.") and type(optimizer).__name__ in PER_PARAMETER
-            for optimizer in self.roster.optimizers.values()
-        )
+        """Whether every optimizer is known to treat each element by itself: then a state of parts of several steps can
+        be repaired, and ranks can be replayed without each other."""
+        return all(map(elementwise, self.roster.optimizers.values()))
 
     @property
     def scaled(self) -> bool:

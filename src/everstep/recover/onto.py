@@ -21,11 +21,13 @@ from everstep.recover.ways import Way
 from everstep.store.base import Index
 
 
-def onto_program(ways: Sequence[Way], roster: Roster, context: Context, *, strict: bool) -> Ledger:
+def onto_program(
+    ways: Sequence[Way], roster: Roster, context: Context, *, strict: bool, in_step: bool = False
+) -> Ledger:
     """Model, optimizers, `state=`, generators: all of it, or an error that lists every difference.
 
     If not `strict`, a program that differs gets what both hold: the run's own state is recovered and proved beside it.
-    So is the state of a program of DTensors, whose optimizer works on their local parts.
+    So is the state of a program of DTensors, whose optimizer works on their local parts; unless all ranks go `in_step`.
     """
     began = time.perf_counter()
     wanted = ways[0].step
@@ -38,13 +40,13 @@ def onto_program(ways: Sequence[Way], roster: Roster, context: Context, *, stric
         differs = bool(found)
         if strict:
             refuse(wanted, found)
-        if not found and not any(map(is_sharded, roster.parameters.values())):
+        if not found and (in_step or not any(map(is_sharded, roster.parameters.values()))):
             return roster
         device = next((local(parameter).device for parameter in roster.parameters.values()), None)
         beside.append((assemble(index, tensors, replay=index.step != wanted, device=device), index, tensors))
         return beside[-1][0]
 
-    recovered = recover(ways, target)
+    recovered = recover(ways, target, in_step=in_step)
     if beside:
         stand_in, index, tensors = beside[-1]
         ferry = Ferry()

@@ -42,9 +42,13 @@ Placing = Callable[[Index, dict[str, torch.Tensor], Roster, Ferry], None]
 
 
 def recover(
-    ways: Sequence[Way], roster_for: Callable[[Index, dict[str, torch.Tensor]], Roster], place: Placing = place_base
-) -> Recovered:
-    """Follow the first way that proves right. `roster_for` gives what the state is to be placed into, by `place`."""
+    ways: Sequence[Way], roster_for: Callable[[Index, dict[str, torch.Tensor]], Roster], place: Placing = place_base,
+    *, in_step: bool = False,
+) -> Recovered:  # fmt: skip
+    """Follow the first way that proves right. `roster_for` gives what the state is to be placed into, by `place`.
+
+    `in_step`: other ranks do the same, and each of their optimizers' steps may need all of them.
+    """
     notes: list[str] = []
     for at, way in enumerate(ways):
         try:
@@ -55,21 +59,21 @@ def recover(
             notes.append(f"{damaged} An older base was used instead.")
             continue
         roster = roster_for(index, tensors)
-        return _replay(way, index, tensors, versions, roster, notes, place)
+        return _replay(way, index, tensors, versions, roster, notes, place, in_step=in_step)
     raise Damaged("there is no base to start from.")
 
 
 def _replay(
     way: Way, index: Index, tensors: dict[str, torch.Tensor], old: Mapping[str, int], roster: Roster, notes: list[str],
-    place: Placing,
+    place: Placing, *, in_step: bool,
 ) -> Recovered:  # fmt: skip
     """Replay by native rules; should a digest differ, once more by the optimizer itself; should that differ, refuse."""
-    rules: Rules | None = Rules(roster.parameters, roster.optimizers, torch.get_num_threads())
+    rules = None if in_step else Rules(roster.parameters, roster.optimizers, torch.get_num_threads())
     ferry = Ferry()
     while True:
         place(index, tensors, roster, ferry)
         folded: Folded = {name: (item, tensors, way.start) for name, item in index.content.context.items()}
-        replay = Replay(roster, rules, ferry)
+        replay = Replay(roster, rules, ferry, to_the_end=in_step)
         began = time.perf_counter()
         try:
             records = way.records()

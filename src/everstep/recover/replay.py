@@ -10,6 +10,7 @@ import torch
 from everstep.capture import rng
 from everstep.capture.digests import digest
 from everstep.capture.roster import Roster
+from everstep.capture.shards import like, local
 from everstep.capture.snapshot import optimizer_tensors
 from everstep.capture.tensors import view
 from everstep.codec import body, tree
@@ -30,8 +31,10 @@ Folded = dict[str, tuple[Any, Mapping[str, torch.Tensor], int]]
 class Replay:
     """The state of `roster` moves forward one record at a time."""
 
-    def __init__(self, roster: Roster, rules: Rules | None, ferry: Ferry) -> None:
+    def __init__(self, roster: Roster, rules: Rules | None, ferry: Ferry, *, to_the_end: bool = False) -> None:
+        """`to_the_end`: a digest that differs is told after the last record, because others wait for each step."""
         self._roster = roster
+        self._to_the_end, self._differs = to_the_end, ""
         self._ferry = ferry
         self._rules = rules
         self.natively = 0
@@ -70,6 +73,8 @@ class Replay:
         if last is not None and last[1].head.state is None and last[1].head.parameters:
             self._prove(last[0], last[1].head.parameters, None)
         self._settle()
+        if self._differs:
+            raise ReplayDiffers(self._differs)
 
     def _update(self, at: int, update: body.Update, record: body.Body, only: set[str] | None = None) -> None:
         optimizer = self._optimizer(update.optimizer)
@@ -85,8 +90,8 @@ class Replay:
         }  # fmt: skip
         for name, gradient in gradients.items():  # kernels trust sizes: a file is not believed
             held = self._roster.parameters.get(name)
-            if held is None or held.shape != gradient.shape:
-                ours = "none" if held is None else tuple(held.shape)
+            if held is None or local(held).shape != gradient.shape:
+                ours = "none" if held is None else tuple(local(held).shape)
                 raise Mismatch(
                     f"a record has a gradient of shape {tuple(gradient.shape)} for parameter {name!r}; ours has {ours}."
                 )
@@ -132,9 +137,8 @@ class Replay:
             parameter.grad = None
         for name, gradient in gradients.items():
             parameter = self._roster.parameters[name]
-            parameter.grad = self._ferry.bring(
-                torch.empty_like(parameter, dtype=gradient.dtype, requires_grad=False), gradient
-            )
+            room = torch.empty_like(local(parameter), dtype=gradient.dtype, requires_grad=False)
+            parameter.grad = like(parameter, self._ferry.bring(room, gradient))
         if update.rng is not None:
             rng.put(tree.decode(update.rng, blobs(record).__getitem__))
         if update.scale is not None and ours:
@@ -164,7 +168,9 @@ class Replay:
         found = parameters_digest(pairs)
         if found != parameters or (state is not None and state_digest(pairs) != state):
             what = "optimizer state" if found == parameters else "parameters"
-            raise ReplayDiffers(f"step {step}: replay gives other {what} than the trainer had.")
+            self._differs = self._differs or f"step {step}: replay gives other {what} than the trainer had."
+            if not self._to_the_end:
+                raise ReplayDiffers(self._differs)
         self.proved, self.digests = step, pairs
 
 
