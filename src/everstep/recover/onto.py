@@ -43,10 +43,11 @@ def onto_program(
         if not found and (in_step or not any(map(is_sharded, roster.parameters.values()))):
             return roster
         device = next((local(parameter).device for parameter in roster.parameters.values()), None)
-        beside.append((assemble(index, tensors, replay=index.step != wanted, device=device), index, tensors))
+        stand_in = assemble(index, tensors, replay=index.step != wanted, device=device, own=roster.optimizers)
+        beside.append((stand_in, index, tensors))
         return beside[-1][0]
 
-    recovered = recover(ways, target, in_step=in_step)
+    recovered = recover(ways, target, program=roster, in_step=in_step)
     if beside:
         stand_in, index, tensors = beside[-1]
         ferry = Ferry()

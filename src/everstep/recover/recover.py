@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from everstep.capture.roster import Roster
+from everstep.capture.roster import Roster, elementwise
 from everstep.capture.snapshot import versions
 from everstep.codec import body, tree
 from everstep.errors import Damaged, ReplayDiffers
@@ -43,9 +43,10 @@ Placing = Callable[[Index, dict[str, torch.Tensor], Roster, Ferry], None]
 
 def recover(
     ways: Sequence[Way], roster_for: Callable[[Index, dict[str, torch.Tensor]], Roster], place: Placing = place_base,
-    *, in_step: bool = False,
+    *, program: Roster | None = None, in_step: bool = False,
 ) -> Recovered:  # fmt: skip
-    """Follow the first way that proves right. `roster_for` gives what the state is to be placed into, by `place`.
+    """Follow the first way that proves right. `roster_for` gives what the state is to be placed into, by `place`: it
+    may be the `program` itself.
 
     `in_step`: other ranks do the same, and each of their optimizers' steps may need all of them.
     """
@@ -59,13 +60,13 @@ def recover(
             notes.append(f"{damaged} An older base was used instead.")
             continue
         roster = roster_for(index, tensors)
-        return _replay(way, index, tensors, versions, roster, notes, place, in_step=in_step)
+        return _replay(way, index, tensors, versions, roster, notes, place, own=roster is program, in_step=in_step)
     raise Damaged("there is no base to start from.")
 
 
 def _replay(
     way: Way, index: Index, tensors: dict[str, torch.Tensor], old: Mapping[str, int], roster: Roster, notes: list[str],
-    place: Placing, *, in_step: bool,
+    place: Placing, *, own: bool, in_step: bool,
 ) -> Recovered:  # fmt: skip
     """Replay by native rules; should a digest differ, once more by the optimizer itself; should that differ, refuse."""
     rules = None if in_step else Rules(roster.parameters, roster.optimizers, torch.get_num_threads())
@@ -81,7 +82,7 @@ def _replay(
                 records = _repaired(replay, records, old, way.start)
                 place_hyper(index, tensors, roster)  # the records that repaired it set theirs
             replay.run(records, folded)
-            _refuse_unproved(way, index, roster, replay)
+            _refuse_unproved(way, index, roster, replay, own=own)
         except ReplayDiffers as differs:
             if rules is not None and replay.natively:
                 notes.append(f"{differs} The native rules were set aside and the optimizer itself was used.")
@@ -101,11 +102,12 @@ def _pair(digest: str) -> Pair:
     return int(digest[:16], 16), int(digest[16:], 16)
 
 
-def _refuse_unproved(way: Way, index: Index, roster: Roster, replay: Replay) -> None:
+def _refuse_unproved(way: Way, index: Index, roster: Roster, replay: Replay, *, own: bool) -> None:
     """A device digests only now and then. Where it trained, its own optimizer repeats what it did; elsewhere another
-    may round otherwise, and nothing would tell."""
+    may round otherwise, and nothing would tell. So may one that needs more than the part that it is given."""
     then, now = index.content.versions, versions()
     here = all(parameter.device.type == "cuda" for parameter in roster.parameters.values())
+    here = here and (own or all(map(elementwise, roster.optimizers.values())))
     if not then.get("cuda") or way.count == 0 or replay.proved == way.step:
         return
     if here and all(then.get(name) == now.get(name) for name in ("torch", "cuda")):

@@ -20,7 +20,7 @@ from everstep.company import Company
 from everstep.errors import Damaged, Mismatch
 from everstep.layout import boxes
 from everstep.layout.owners import order, read_from
-from everstep.recover import choose, match, seats
+from everstep.recover import anew, choose, match, seats
 from everstep.recover.diverged import refuse_diverged
 from everstep.recover.exchange import passed_on
 from everstep.recover.ledger import Item, Ledger, Status, refuse
@@ -29,7 +29,7 @@ from everstep.recover.parts import Move, boxes_of, view
 from everstep.recover.place import place_groups
 from everstep.recover.placed import Brought, known, prove
 from everstep.recover.recover import Recovered, recover
-from everstep.recover.standin import assemble
+from everstep.recover.standin import Optimizers, assemble
 from everstep.recover.uncollected import uncollected
 from everstep.recover.wanted import Wanted
 from everstep.recover.ways import DiskWay
@@ -76,9 +76,9 @@ def _onto_shards(
         list(map(writers.index, asked))  # what the program lacks is a difference as well
     refuse_diverged(writers.known)
     differs = match.shared_differences(writers.known, writers.index(own), roster, context, alone=alone)
-    if strict:
-        refuse(step, differs)
     both, optimizers = match.in_both(writers.known, roster)
+    immovable = anew.differences(writers.known, roster, optimizers)
+    refuse(step, [*differs, *immovable] if strict else immovable)
     if not wanted.keys() <= both:
         wanted = {name: want for name, want in wanted.items() if name in both}
         used, absent = _used(writers, asked, wanted, _context(roster))
@@ -102,8 +102,9 @@ def _onto_shards(
             if following is not None:
                 seats.expect(files, following, writers.routes(following)[0], wants, writers.index(following))
             recovered, stand_in, theirs = (
-                seats.part(files, at, routes, wants, writers.index(at)) if near else _beside(files, at, routes, device)
-            )
+                seats.part(files, at, routes, wants, writers.index(at), roster.optimizers) if near
+                else _beside(files, at, routes, device, roster.optimizers)
+            )  # fmt: skip
             log = f" and {recovered.records} records" if recovered.records else ""
             origin = f"writer {at}, {recovered.origin}{log}"
             part = _Part(at, stand_in, theirs, known(recovered.digests, *_tensors(stand_in, theirs)))
@@ -173,13 +174,13 @@ def _wanted(name: str, parameter: torch.Tensor, roster: Roster) -> Wanted:
 
 
 def _beside(
-    disk: Files, rank: int, routes: Sequence[choose.Route], device: torch.device
+    disk: Files, rank: int, routes: Sequence[choose.Route], device: torch.device, own: Optimizers
 ) -> tuple[Recovered, Roster, dict[str, Local]]:
     """One writer's part at the step, beside the program, on its device: there its optimizer rounds as it did."""
     built: list[tuple[Roster, Index]] = []
 
     def build(index: Index, tensors: dict[str, torch.Tensor]) -> Roster:
-        built.append((assemble(index, tensors, replay=True, device=device), index))
+        built.append((assemble(index, tensors, replay=True, device=device, own=own), index))
         return built[-1][0]
 
     found = recover([DiskWay(disk, rank, route) for route in routes], build)
@@ -250,6 +251,9 @@ def _bring(
                     mine[state] = room = want.room(key, state, value.dtype)
                     yield _move(part, f"optimizer/{key}/{name}/{state}", value, local(room), name, want, moves)
                 else:  # the same for all of it
+                    if isinstance(value, torch.Tensor) and value.numel() > 1 and part.theirs[name] != want.held:
+                        told = anew.uncut(key, state, name, tuple(value.shape))
+                        raise Mismatch(f"{told}. The program has been changed, and is not to be used.")
                     mine[state] = value.clone() if isinstance(value, torch.Tensor) else value
 
 

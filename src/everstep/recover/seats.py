@@ -15,13 +15,14 @@ from everstep.capture.tensors import TORCH_DTYPES
 from everstep.codec import tree
 from everstep.errors import Damaged
 from everstep.recover import fetch
+from everstep.recover.anew import owners
 from everstep.recover.choose import Route
 from everstep.recover.ferry import Ferry
 from everstep.recover.load import load, room
 from everstep.recover.place import check, place_groups
 from everstep.recover.recover import Recovered, recover
 from everstep.recover.replay import Folded, blobs
-from everstep.recover.standin import optimizer_of
+from everstep.recover.standin import Optimizers, optimizer_of
 from everstep.recover.wanted import Wanted
 from everstep.recover.ways import DiskWay
 from everstep.store.base import Index
@@ -33,16 +34,16 @@ Wants = Mapping[str, Sequence[Wanted]]
 
 
 def part(
-    disk: Files, rank: int, routes: Sequence[Route], wants: Wants, first: Index
+    disk: Files, rank: int, routes: Sequence[Route], wants: Wants, first: Index, own: Optimizers
 ) -> tuple[Recovered, Roster, dict[str, Local]]:
     """One writer's part: what it recovered, a stand-in over the memory where that lies, and which parts those are.
 
-    `first` is the index of the first route's base.
+    `first` is the index of the first route's base; `own` are the program's optimizers.
     """
     built: list[tuple[Roster, Index]] = []
 
     def build(index: Index, tensors: dict[str, torch.Tensor]) -> Roster:
-        built.append((_stand_in(index, tensors, replay=index.step != routes[0].step), index))
+        built.append((_stand_in(index, tensors, own, replay=index.step != routes[0].step), index))
         return built[-1][0]
 
     def place(index: Index, tensors: dict[str, torch.Tensor], roster: Roster, _ferry: Ferry) -> None:
@@ -79,7 +80,7 @@ def reading(route: Route, wants: Wants, index: Index) -> tuple[int, int]:
     held = sum(stored.tensor.nbytes for stored in index.tensors)
     log = sum(record.frame.nbytes for record in route.records)
     needed = _needed(index, wants)
-    states = _owners(index)
+    states = owners(index)
     wanted = sum(
         stored.tensor.nbytes for stored in index.tensors
         if states.get(name := stored.tensor.name, ("", name.removeprefix("model/"), ""))[1] in needed
@@ -106,14 +107,14 @@ def _context_alone(way: DiskWay, wants: Wants) -> Recovered | None:
 
 def _seats(index: Index, wants: Wants, *, all_of_it: bool = False) -> dict[str, torch.Tensor]:
     """Where each tensor of a base is read to. Those that are not here are not wanted."""
-    theirs, owners = index.held, _owners(index)
+    theirs, owned = index.held, owners(index)
     shapes = {stored.tensor.name: stored.tensor.box.shape for stored in index.tensors}
     homes: dict[str, Wanted] = {}
     found: dict[str, torch.Tensor] = {}
     needed = _needed(index, wants)
     for stored in sorted(index.tensors, key=lambda stored: not stored.tensor.name.startswith("model/")):
         name, dtype = stored.tensor.name, TORCH_DTYPES[stored.tensor.dtype]
-        key, owner, state = owners.get(name, ("", name.removeprefix("model/"), ""))
+        key, owner, state = owned.get(name, ("", name.removeprefix("model/"), ""))
         if owner in theirs and owner not in needed and not all_of_it:
             continue
         seat = None
@@ -135,17 +136,7 @@ def _needed(index: Index, wants: Wants) -> set[str]:
     return {name for name, held in index.held.items() if any(want.meets(held) for want in wants.get(held.logical, ()))}
 
 
-def _owners(index: Index) -> dict[str, tuple[str, str, str]]:
-    """Of each tensor of optimizer state: which optimizer's, which parameter's, and what it is called there."""
-    return {
-        held["v"]: (entry.key, name, state)
-        for entry in index.content.optimizers for name, states in entry.state.items()
-        if isinstance(states, dict) and "$" not in states
-        for state, held in states.items() if isinstance(held, dict) and held.get("$") == "tensor"
-    }  # fmt: skip
-
-
-def _stand_in(index: Index, tensors: Mapping[str, torch.Tensor], *, replay: bool) -> Roster:
+def _stand_in(index: Index, tensors: Mapping[str, torch.Tensor], own: Optimizers, *, replay: bool) -> Roster:
     """Parameters over the memory they were read to. Without replay an optimizer is only what it holds."""
     parameters = {
         name.removeprefix("model/"): torch.nn.Parameter(tensor, tensor.is_floating_point() or tensor.is_complex())
@@ -154,7 +145,7 @@ def _stand_in(index: Index, tensors: Mapping[str, torch.Tensor], *, replay: bool
     optimizers: dict[str, torch.optim.Optimizer] = {}
     for entry in index.content.optimizers:
         if replay:
-            optimizers[entry.key] = optimizer_of(entry, parameters, dict(tensors), index.step)
+            optimizers[entry.key] = optimizer_of(entry, parameters, dict(tensors), index.step, own)
             continue
         groups = [
             {
