@@ -82,12 +82,15 @@ class Local(msgspec.Struct, frozen=True, array_like=True):
     shape: tuple[int, ...]
     """Of the local tensor; of a flat one, the length of the rank's share with its padding."""
     pieces: tuple[Piece, ...]
-    versions: tuple[tuple[str, int], ...] = ()
-    """Where other ranks hold other values of the same elements: which mesh axis, and which of its ranks."""
+    versions: tuple[str, ...] = ()
+    """Where ranks hold values of their own, axis 0 of the logical tensor counts them; this is how they become one:
+    "mean", "sum" or "first"."""
 
     def fault(self) -> str | None:
         """Why this cannot be right, or None: every piece must lie in both tensors, each in elements of its own."""
         size, rank = math.prod(self.shape), len(self.logical_shape)
+        if self.versions and (not rank or self.versions not in {("mean",), ("sum",), ("first",)}):
+            return f"the versions of {self.logical!r} cannot become one by {self.versions}"
         for piece in self.pieces:
             box, steps = piece.box, piece.strides
             if not len(box.low) == len(box.high) == len(steps) == rank <= 64:

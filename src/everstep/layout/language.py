@@ -50,14 +50,15 @@ class Replicate:
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """Every rank of a mesh axis holds its own version; all are saved, and reduced while they are loaded."""
+    """The first word: every rank of a mesh axis holds its own version. All are saved. As many ranks get theirs back;
+    others get one that is reduced from all of them, and so does its optimizer state."""
 
     axis: str
     reduce: Literal["mean", "sum", "first"] = "mean"
 
     def apply(self, view: View, seat: Seat) -> View:
-        seat.on(self.axis)
-        return view
+        at, _ = seat.on(self.axis)  # axis 0 was added for it: see `spec`
+        return view.narrow(0, at, 1).drop(0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,9 +138,17 @@ def agreed(told: Mapping[str, Local], local: Mapping[str, Shape]) -> dict[str, L
 def seen(name: str, shape: Shape, rule: Rule, seat: Seat) -> View | None:
     """What of a tensor is held on that seat, before it is flattened; None if it is not there at all."""
     try:
-        return applied(rule.layout, views.full(shape), seat)
+        return applied(rule.layout, views.full(with_versions(shape, rule, seat.mesh)), seat)
     except Misdescribed as wrong:
         raise Misdescribed(f"{name!r} by rule {rule.match!r}: {wrong}") from wrong
+
+
+def with_versions(shape: Shape, rule: Rule, mesh: Mesh) -> Shape:
+    """The shape of a logical tensor, with an axis more if ranks hold values of their own."""
+    if any(isinstance(word, Partial) for word in rule.layout[1:]):
+        raise Misdescribed(f"rule {rule.match!r}: Partial must be the first word, and only once.")
+    first = rule.layout[0] if rule.layout else None
+    return (mesh.extent(first.axis), *shape) if isinstance(first, Partial) else shape
 
 
 def flat_word(rule: Rule) -> Flat | None:
@@ -177,7 +185,8 @@ def lowered(
 ) -> Local:
     """The pieces of a view. A flat one begins at `start` of its bucket, and `lengths` says how long that is."""
     logical, word = logical_name(name, rule, seat.captured), flat_word(rule)
-    versions = tuple((told.axis, seat.on(told.axis)[0]) for told in rule.layout if isinstance(told, Partial))
+    first = rule.layout[0] if rule.layout else None
+    shape, versions = with_versions(shape, rule, seat.mesh), (first.reduce,) if isinstance(first, Partial) else ()
     if word is None:
         return Local(logical, shape, view.shape, tuple(view.lower()), versions)
     at, count = seat.on(word.axis)

@@ -64,8 +64,8 @@ def laid_out(spec: Spec | Mapping[str, Local], roster: Roster, rank: int, world:
     shapes = {name: tuple(held.shape) for name, held in plain.items()}
     found = spec.held(shapes, rank, world) if isinstance(spec, Spec) else agreed(spec, shapes)
     for name, held in found.items():
-        if held.versions:
-            raise Unsupported(f"{name}: ranks with values of their own (Partial) cannot be recorded. Average them.")
+        if held.versions and not plain[name].is_floating_point():
+            raise Unsupported(f"{name}: {plain[name].dtype} values of ranks (Partial) cannot become one.")
         if not plain[name].is_contiguous():
             raise Unsupported(f"{name}: a tensor that a spec describes must be contiguous. Make it so before open().")
     return found

@@ -13,6 +13,7 @@ from everstep.layout import boxes
 from everstep.layout.boxes import Shape
 from everstep.layout.owners import order, read_from
 from everstep.layout.spec import Spec
+from everstep.layout.versions import apart, fitted, kinds, shape_of_one
 from everstep.recover import choose
 from everstep.recover.cohort import inventories, stand
 from everstep.recover.parts import boxes_of
@@ -87,17 +88,25 @@ def writers(disk: Disk, url: str, step: int | None = None) -> tuple[int, tuple[W
 
 def shapes(parts: Sequence[Writer]) -> dict[str, Shape]:
     """Of every parameter of the run, the shape of the whole."""
-    return {held.logical: held.logical_shape for part in parts for held in part.parameters.values()}
+    return {held.logical: shape_of_one(held) for part in parts for held in part.parameters.values()}
 
 
 def explain(step: int, parts: Sequence[Writer], spec: Spec, names: Mapping[str, Shape]) -> Explained:
     """For each rank of the spec's mesh. `names`: the program's tensors, with the shapes of the logical ones."""
     held, widths = [boxes_of(part.parameters) for part in parts], _widths(parts)
+    theirs = apart(one for part in parts for one in part.parameters.values())
+
+    def wanted(rank: int) -> dict[str, list[Box]]:
+        ours = spec.locals(names, rank)
+        return boxes_of({name: fitted(one, theirs.get(one.logical)) for name, one in ours.items()})
+
     readings = tuple(
-        _reading(rank, spec.mesh.size, parts, held, boxes_of(spec.locals(names, rank)), widths)
-        for rank in range(spec.mesh.size)
+        _reading(rank, spec.mesh.size, parts, held, wanted(rank), widths) for rank in range(spec.mesh.size)
     )
-    notes = []
+    notes = [
+        f"{told}: {count} ranks held values of their own. As many get them back; others get the {how}."
+        for count, how, told in kinds(theirs.values())
+    ]
     if spec.mesh.size > len(parts):
         notes.append(
             f"ranks {len(parts)} to {spec.mesh.size - 1} are new: they get random numbers derived from run, step and "

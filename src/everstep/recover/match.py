@@ -7,6 +7,7 @@ from everstep.capture.context import Context
 from everstep.capture.roster import Roster
 from everstep.capture.shards import held_of
 from everstep.capture.tensors import DTYPES
+from everstep.layout.versions import shape_of_one
 from everstep.store.base import Index
 from everstep.types import Tensor
 
@@ -63,11 +64,11 @@ def _logical(indexes: Sequence[Index], roster: Roster) -> tuple[dict[str, Any], 
     run: dict[str, tuple[Any, ...]] = {}
     for index in indexes:
         dtypes = {stored.tensor.name: stored.tensor.dtype for stored in index.tensors}
-        run |= {held.logical: (held.logical_shape, dtypes[f"model/{name}"]) for name, held in index.held.items()}
+        run |= {held.logical: (shape_of_one(held), dtypes[f"model/{name}"]) for name, held in index.held.items()}
     program: dict[str, tuple[Any, ...]] = {}
     for name, parameter in roster.parameters.items():
         held = held_of(name, parameter, roster.layout)
-        program[held.logical] = (held.logical_shape, DTYPES.get(parameter.dtype))
+        program[held.logical] = (shape_of_one(held), DTYPES.get(parameter.dtype))
     return run, program
 
 

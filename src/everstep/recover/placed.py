@@ -118,14 +118,15 @@ def _digest(one: Brought) -> Pair:
     """
     found = []
     for box in one.boxes:
-        there, here = _around(box, one.theirs), _around(box, one.ours)
+        there, here = around(box, one.theirs), around(box, one.ours)
         inside = (low - first for low, first in zip(box.low, there.box.low, strict=True))
         first = there.base + sum(at * step for at, step in zip(inside, there.strides, strict=True))
         found.append(digest_at(view(one.target, one.ours, here)[boxes.slices(box, here.box)], first, there.strides))
     return total(found)
 
 
-def _around(box: Box, local: Local) -> Piece:
+def around(box: Box, local: Local) -> Piece:
+    """The piece that holds a box."""
     return next(piece for piece in local.pieces if boxes.intersect(piece.box, box) == box)
 
 

@@ -23,12 +23,14 @@ from everstep.layout.owners import order, read_from
 from everstep.recover import anew, choose, match, seats
 from everstep.recover.diverged import refuse_diverged
 from everstep.recover.exchange import passed_on
-from everstep.recover.ledger import Item, Ledger, Status, refuse
+from everstep.recover.ledger import Ledger, refuse
 from everstep.recover.onto import place_context
 from everstep.recover.parts import Move, boxes_of, view
 from everstep.recover.place import place_groups
 from everstep.recover.placed import Brought, known, prove
 from everstep.recover.recover import Recovered, recover
+from everstep.recover.reduce import fit, in_order
+from everstep.recover.shared import items_of
 from everstep.recover.standin import Optimizers, assemble
 from everstep.recover.uncollected import uncollected
 from everstep.recover.wanted import Wanted
@@ -71,6 +73,7 @@ def _onto_shards(
     new, asked = rank >= len(writers), order(rank, ranks.world, len(writers))
     own = asked[0]
     wanted = {name: _wanted(name, parameter, roster) for name, parameter in roster.parameters.items()}
+    reductions = fit(wanted, writers, asked)
     used, absent = _used(writers, asked, wanted, _context(roster))
     if alone:
         list(map(writers.index, asked))  # what the program lacks is a difference as well
@@ -81,14 +84,16 @@ def _onto_shards(
     refuse(step, [*differs, *immovable] if strict else immovable)
     if not wanted.keys() <= both:
         wanted = {name: want for name, want in wanted.items() if name in both}
+        reductions = [reduction for reduction in reductions if reduction.want.name in both]
         used, absent = _used(writers, asked, wanted, _context(roster))
     if absent:
         name, (box, *_) = next(iter(absent.items()))
         raise Damaged(f"step {step}: no writer holds {name} {box.low}..{box.high}. Nothing was changed.")
     device = next((local(parameter).device for parameter in roster.parameters.values()), torch.device("cpu"))
     hyper: Hyper = {}
-    found: list[Recovered] = []
+    found: dict[int, Recovered] = {}
     brought: list[Brought] = []
+    summed = {id(reduction.each.held): reduction for reduction in reductions}
     for optimizer in roster.optimizers.values():
         optimizer.state.clear()
     wants: dict[str, list[Wanted]] = {}
@@ -97,7 +102,8 @@ def _onto_shards(
     reads = {at: seats.reading(writers.routes(at)[0], wants, writers.index(at)) for at in used}
     with passed_on(writers.disk, ranks, reads) as files:
         seats.expect(files, own, writers.routes(own)[0], wants, writers.index(own))
-        for at, following in zip(used, [*used[1:], None], strict=True):
+        turns = in_order(used, [writers.index(at) for at in used], reductions)
+        for at, following in zip(turns, [*turns[1:], None], strict=True):
             near, routes = device.type == "cpu", writers.routes(at)
             if following is not None:
                 seats.expect(files, following, writers.routes(following)[0], wants, writers.index(following))
@@ -108,23 +114,29 @@ def _onto_shards(
             log = f" and {recovered.records} records" if recovered.records else ""
             origin = f"writer {at}, {recovered.origin}{log}"
             part = _Part(at, stand_in, theirs, known(recovered.digests, *_tensors(stand_in, theirs)))
-            brought += _copy(part, roster, wanted, hyper, origin, optimizers)
-            found.append(recovered)
+            for one in _copy(part, roster, wanted, hyper, origin, optimizers):
+                if (reduction := summed.get(id(one.ours))) is not None:
+                    reduction.add(one)  # the next version takes its place
+                else:
+                    brought.append(one)
+            found[at] = recovered
         _complete(step, wanted)
         proved = prove(step, brought, ranks)  # the ranks meet there: all of them have read
     _place_hyper(roster, hyper, optimizers)
-    ours = _with_parts_of_others(_without_generators(found[0]) if new else found[0], found[1:])
+    same = not new and not differs and writers.index(rank).held == {name: want.held for name, want in wanted.items()}
+    wanted |= {reduction.want.name: reduction.finish(roster.optimizers.values()) for reduction in reductions}
+    first, *others = (found[at] for at in used)
+    ours = _with_parts_of_others(_without_generators(first) if new else first, others)
     missing = place_context(ours, roster, context)
     if new:
         rng.derive(writers.index(own).run, step, rank)
-    same = not new and not differs and writers.index(rank).held == {name: want.held for name, want in wanted.items()}
     what = "things than the run" if differs else "parts than the run's writer did"
     changed = None if same else f"the program holds other {what}"
-    items = _items(wanted, roster, context, ours, missing, optimizers, new=new, alone=alone)
+    items = items_of(wanted, roster, context, ours, missing, optimizers, new=new, alone=alone)
     ledger = Ledger(
-        step, writers.index(own).step, max(one.records for one in found), found[0].replayed,
-        time.perf_counter() - began, sum(one.replay_seconds for one in found), tuple(items), ours.notes, changed,
-        proved,
+        step, writers.index(own).step, max(one.records for one in found.values()), first.replayed,
+        time.perf_counter() - began, sum(one.replay_seconds for one in found.values()), tuple(items), ours.notes,
+        changed, proved,
     )  # fmt: skip
     return ledger, same
 
@@ -309,32 +321,3 @@ def _place_hyper(roster: Roster, hyper: Hyper, optimizers: Container[str]) -> No
                 raise Mismatch(f"optimizer {key!r}, group {at}: its parameters were in groups that differ in the run.")
             found.append(told[0] if told else {})
         place_groups(found, roster.optimizers[key])
-
-
-def _items(
-    wanted: dict[str, Wanted], roster: Roster, context: Context, own: Recovered, missing: list[str],
-    optimizers: Container[str], *, new: bool, alone: bool,
-) -> Iterator[Item]:  # fmt: skip
-    for name in roster.parameters.keys() - wanted.keys():
-        yield Item(name, "parameter", "kept", "the program")
-    for name, want in wanted.items():
-        yield Item(name, "parameter", "restored", "; ".join(want.origins))
-        for key, optimizer in roster.optimizers.items():
-            if want.parameter in optimizer.state:
-                yield Item(f"{key}/{name}", "optimizer", "restored", "; ".join(want.origins))
-    for key in roster.optimizers:
-        restored = key in optimizers
-        origin = "by the parameters' names" if restored else "the program"
-        yield Item(key, "hyper", "restored" if restored else "kept", origin)
-    kinds: dict[str, Any] = {"buffer": "buffer", "extra": "extra", "state": "state", "rng": "generator"}
-    has = {"buffer": set(roster.buffers()), "extra": set(roster.extra()), "state": set(context.state)}
-    for name, (_, _, step) in own.folded.items():
-        kind, _, rest = name.partition("/")
-        if kind in has and rest not in has[kind]:
-            if alone:  # else it is with another rank
-                yield Item(rest, kinds[kind], "missing", own.origin)
-        elif new and kind == "rng":
-            yield Item(rest, "generator", "derived", "from run, step and rank: nobody was this rank before")
-        else:
-            status: Status = "kept" if rest in missing else "restored"
-            yield Item(rest, kinds[kind], status, f"record {step} of {own.origin}")

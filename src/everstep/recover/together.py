@@ -9,10 +9,12 @@ import torch
 
 from everstep.errors import Damaged
 from everstep.layout import boxes
+from everstep.layout.versions import apart, kinds
 from everstep.recover.diverged import refuse_diverged
 from everstep.recover.ledger import Ledger
 from everstep.recover.offline import Part, Restored
 from everstep.recover.parts import view
+from everstep.recover.reduce import one_of
 from everstep.types import Box, whole
 
 
@@ -35,6 +37,12 @@ def joined(parts: Sequence[Part]) -> Restored:
             continue
         tensors[name][boxes.slices(box)] = tensor
         held.setdefault(name, []).append(box)
+    several = apart(held for part in parts for held in part.held.values())
+    for name in tensors:
+        one = several.get(_parsed(name)[1])
+        if one is not None and tensors[name].shape == one.logical_shape:
+            tensors[name] = one_of(tensors[name], one.versions[0])
+    notes += [f"{told}: the {how} of {count} versions is given." for count, how, told in kinds(several.values())]
     first = parts[0].restored
     context = {**first.context, "optimizers": _groups(parts)}
     ledger = _ledger([part.restored.ledger for part in parts], tuple(notes), time.perf_counter() - began)

@@ -1,0 +1,39 @@
+"""What the ledger says of a state that was put together from several writers' parts."""
+
+from collections.abc import Container, Iterator
+from typing import Any
+
+from everstep.capture.context import Context
+from everstep.capture.roster import Roster
+from everstep.recover.ledger import Item, Status
+from everstep.recover.recover import Recovered
+from everstep.recover.wanted import Wanted
+
+
+def items_of(
+    wanted: dict[str, Wanted], roster: Roster, context: Context, own: Recovered, missing: list[str],
+    optimizers: Container[str], *, new: bool, alone: bool,
+) -> Iterator[Item]:  # fmt: skip
+    for name in roster.parameters.keys() - wanted.keys():
+        yield Item(name, "parameter", "kept", "the program")
+    for name, want in wanted.items():
+        yield Item(name, "parameter", "restored", "; ".join(want.origins))
+        for key, optimizer in roster.optimizers.items():
+            if want.parameter in optimizer.state:
+                yield Item(f"{key}/{name}", "optimizer", "restored", "; ".join(want.origins))
+    for key in roster.optimizers:
+        restored = key in optimizers
+        origin = "by the parameters' names" if restored else "the program"
+        yield Item(key, "hyper", "restored" if restored else "kept", origin)
+    kinds: dict[str, Any] = {"buffer": "buffer", "extra": "extra", "state": "state", "rng": "generator"}
+    has = {"buffer": set(roster.buffers()), "extra": set(roster.extra()), "state": set(context.state)}
+    for name, (_, _, step) in own.folded.items():
+        kind, _, rest = name.partition("/")
+        if kind in has and rest not in has[kind]:
+            if alone:  # else it is with another rank
+                yield Item(rest, kinds[kind], "missing", own.origin)
+        elif new and kind == "rng":
+            yield Item(rest, "generator", "derived", "from run, step and rank: nobody was this rank before")
+        else:
+            status: Status = "kept" if rest in missing else "restored"
+            yield Item(rest, kinds[kind], status, f"record {step} of {own.origin}")
