@@ -28,8 +28,14 @@ STRETCH_BYTES = 16 << 20
 """What one thread takes at a time, of a file and in one piece there, whichever tensors it holds."""
 PIECE_BYTES = 1 << 20
 """Read and digested before the next: it stays in the second-level cache meanwhile."""
+AHEAD = 8
+"""So many stretches of the next file are asked for while the last ones of this are read."""
 WIDEST_BYTES = 16
 """Of an element: no cut goes through one."""
+
+
+Then = Callable[[], None]
+"""Called when the disk is about to have nothing more to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +47,10 @@ class Span:
     last: int
 
 
-def fetch(disk: Files, rank: int, entry: BaseEntry, index: Index, targets: Mapping[str, torch.Tensor]) -> None:
+def fetch(
+    disk: Files, rank: int, entry: BaseEntry, index: Index, targets: Mapping[str, torch.Tensor],
+    then: Then = lambda: None,
+) -> None:  # fmt: skip
     """Fill the targets, contiguous tensors in host memory; Damaged when any byte is not what was written.
 
     What is not among them is not read.
@@ -53,9 +62,11 @@ def fetch(disk: Files, rank: int, entry: BaseEntry, index: Index, targets: Mappi
         if target.nbytes != stored.tensor.nbytes or not target.is_contiguous() or target.device.type != "cpu":
             raise ValueError(f"{stored.tensor.name}: {stored.tensor.nbytes} bytes have no place in such a target")
     sums: dict[str, list[Pair]] = {stored.tensor.name: [] for stored in wanted}
-    left = deque(_stretches(wanted))
+    stretches = list(_stretches(wanted))
+    left: deque[list[Span] | Then] = deque([*stretches[:-THREADS], then, *stretches[-THREADS:]])
     try:
-        with opened(disk, path, min(THREADS, len(left))) as sources, ThreadPoolExecutor(THREADS, "fetch") as pool:
+        threads = min(THREADS, len(stretches) or 1)
+        with opened(disk, path, threads) as sources, ThreadPoolExecutor(threads, "fetch") as pool:
             for found in pool.map(lambda source: _read(source, index.header_bytes, targets, left), sources):
                 for name, pair in found:
                     sums[name].append(pair)
@@ -98,7 +109,7 @@ def expect(disk: Files, rank: int, entry: BaseEntry, index: Index, wanted: Calla
     """Let the disk begin with the first of these tensors: they are fetched next. Whatever fails, fails then."""
     stretches = _stretches([stored for stored in index.tensors if wanted(stored)])
     with suppress(OSError), closing(disk.source(names.tensors(rank, entry.step, entry.epoch))) as source:
-        for stretch in islice(stretches, THREADS):
+        for stretch in islice(stretches, AHEAD):
             _expect(source, index.header_bytes, stretch)
 
 
@@ -109,7 +120,7 @@ def _expect(source: Source, header_bytes: int, stretch: Sequence[Span]) -> None:
 
 
 def _read(
-    source: Source, header_bytes: int, targets: Mapping[str, torch.Tensor], left: deque[list[Span]]
+    source: Source, header_bytes: int, targets: Mapping[str, torch.Tensor], left: deque[list[Span] | Then]
 ) -> list[tuple[str, Pair]]:
     """Read stretches until none are left; of each span, the sums that it adds to its tensor's digest."""
     found: list[tuple[str, Pair]] = []
@@ -118,8 +129,12 @@ def _read(
             stretch = left.popleft()
         except IndexError:  # another thread took the last
             break
+        if callable(stretch):
+            stretch()
+            continue
         with suppress(IndexError):
-            _expect(source, header_bytes, left[THREADS])
+            if not callable(later := left[THREADS]):
+                _expect(source, header_bytes, later)
         for span in stretch:
             name, width = span.stored.tensor.name, DTYPE_BYTES[span.stored.tensor.dtype]
             where, offset = targets[name].data_ptr(), header_bytes + span.stored.offset

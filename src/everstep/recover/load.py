@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 
 from everstep.capture.tensors import TORCH_DTYPES
-from everstep.recover.fetch import fetch
+from everstep.recover.fetch import Then, fetch
 from everstep.recover.pages import in_huge_pages
 from everstep.store import base
 from everstep.store.disk import Files
@@ -22,13 +22,14 @@ def rooms(index: base.Index) -> dict[str, torch.Tensor]:
 
 
 def load(
-    disk: Files, rank: int, entry: BaseEntry, seats: Seats = rooms, index: base.Index | None = None
-) -> tuple[base.Index, dict[str, torch.Tensor]]:
+    disk: Files, rank: int, entry: BaseEntry, seats: Seats = rooms, index: base.Index | None = None,
+    then: Then = lambda: None,
+) -> tuple[base.Index, dict[str, torch.Tensor]]:  # fmt: skip
     """The index, if it is not known yet, and the tensors, all of them by default; Damaged when any byte is not what was
     written."""
     index = base.load(disk, rank, entry) if index is None else index
     tensors = seats(index)
-    fetch(disk, rank, entry, index, tensors)
+    fetch(disk, rank, entry, index, tensors, then)
     return index, tensors
 
 

@@ -8,6 +8,7 @@ by the parameters' names.
 import time
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeGuard
 
 import torch
@@ -30,6 +31,7 @@ from everstep.recover.place import place_groups
 from everstep.recover.placed import Brought, known, prove
 from everstep.recover.recover import Recovered, recover
 from everstep.recover.reduce import fit, in_order
+from everstep.recover.rooms import Rooms
 from everstep.recover.shared import items_of
 from everstep.recover.standin import Optimizers, assemble
 from everstep.recover.uncollected import uncollected
@@ -101,14 +103,13 @@ def _onto_shards(
         wants.setdefault(want.held.logical, []).append(want)
     reads = {at: seats.reading(writers.routes(at)[0], wants, writers.index(at)) for at in used}
     with passed_on(writers.disk, ranks, reads) as files:
-        seats.expect(files, own, writers.routes(own)[0], wants, writers.index(own))
-        turns = in_order(used, [writers.index(at) for at in used], reductions)
+        rooms, turns = Rooms(), in_order(used, [writers.index(at) for at in used], reductions)
+        _expect(files, writers, turns[0], wants)
         for at, following in zip(turns, [*turns[1:], None], strict=True):
-            near, routes = device.type == "cpu", writers.routes(at)
-            if following is not None:
-                seats.expect(files, following, writers.routes(following)[0], wants, writers.index(following))
+            near, routes, index = device.type == "cpu", writers.routes(at), writers.index(at)
+            then = partial(_expect, files, writers, following, wants)
             recovered, stand_in, theirs = (
-                seats.part(files, at, routes, wants, writers.index(at), roster.optimizers) if near
+                seats.part(files, at, routes, wants, index, roster.optimizers, then, rooms) if near
                 else _beside(files, at, routes, device, roster.optimizers)
             )  # fmt: skip
             log = f" and {recovered.records} records" if recovered.records else ""
@@ -139,6 +140,12 @@ def _onto_shards(
         changed, proved,
     )  # fmt: skip
     return ledger, same
+
+
+def _expect(files: Files, writers: Writers, at: int | None, wants: seats.Wants) -> None:
+    """Let the disk begin with a writer's part."""
+    if at is not None:
+        seats.expect(files, at, writers.routes(at)[0], wants, writers.index(at))
 
 
 def _used(

@@ -5,6 +5,7 @@ What a program does not want of a base is not read. A log is replayed for all of
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -22,6 +23,7 @@ from everstep.recover.load import load, room
 from everstep.recover.place import check, place_groups
 from everstep.recover.recover import Recovered, recover
 from everstep.recover.replay import Folded, blobs
+from everstep.recover.rooms import Rooms
 from everstep.recover.standin import Optimizers, optimizer_of
 from everstep.recover.wanted import Wanted
 from everstep.recover.ways import DiskWay
@@ -34,12 +36,15 @@ Wants = Mapping[str, Sequence[Wanted]]
 
 
 def part(
-    disk: Files, rank: int, routes: Sequence[Route], wants: Wants, first: Index, own: Optimizers
-) -> tuple[Recovered, Roster, dict[str, Local]]:
+    disk: Files, rank: int, routes: Sequence[Route], wants: Wants, first: Index, own: Optimizers,
+    then: fetch.Then, rooms: Rooms,
+) -> tuple[Recovered, Roster, dict[str, Local]]:  # fmt: skip
     """One writer's part: what it recovered, a stand-in over the memory where that lies, and which parts those are.
 
-    `first` is the index of the first route's base; `own` are the program's optimizers.
+    `first` is the index of the first route's base; `own` are the program's optimizers. What has no place in the program
+    lies in `rooms` until the next part is read.
     """
+    rooms.begin()
     built: list[tuple[Roster, Index]] = []
 
     def build(index: Index, tensors: dict[str, torch.Tensor]) -> Roster:
@@ -56,8 +61,8 @@ def part(
     sat: list[Roster] = []
     ways = [
         DiskWay(
-            disk, rank, route, lambda index, route=route: _seats(index, wants, all_of_it=bool(route.records)),  # type: ignore[misc]
-            first if route is routes[0] else None,
+            disk, rank, route, lambda index, route=route: _seats(index, wants, rooms, all_of_it=bool(route.records)),  # type: ignore[misc]
+            first if route is routes[0] else None, then,
         )
         for route in routes
     ]  # fmt: skip
@@ -93,7 +98,8 @@ def _context_alone(way: DiskWay, wants: Wants) -> Recovered | None:
     try:
         if way.index is None or _needed(way.index, wants):
             return None
-        index, tensors = load(way.disk, way.rank, way.route.base, lambda index: _seats(index, wants), way.index)
+        seats = partial(_seats, wants=wants, rooms=Rooms())
+        index, tensors = load(way.disk, way.rank, way.route.base, seats, way.index)
         folded: Folded = {name: (item, tensors, way.start) for name, item in index.content.context.items()}
         for step, record in way.records():
             if record.head.context:
@@ -105,7 +111,7 @@ def _context_alone(way: DiskWay, wants: Wants) -> Recovered | None:
     return Recovered(way.step, context, folded, index, way.name, "nothing to replay", 0.0, way.count, ())
 
 
-def _seats(index: Index, wants: Wants, *, all_of_it: bool = False) -> dict[str, torch.Tensor]:
+def _seats(index: Index, wants: Wants, rooms: Rooms, *, all_of_it: bool = False) -> dict[str, torch.Tensor]:
     """Where each tensor of a base is read to. Those that are not here are not wanted."""
     theirs, owned = index.held, owners(index)
     shapes = {stored.tensor.name: stored.tensor.box.shape for stored in index.tensors}
@@ -127,7 +133,9 @@ def _seats(index: Index, wants: Wants, *, all_of_it: bool = False) -> dict[str, 
                     break
         elif owner in homes and shapes[name] == shapes[f"model/{owner}"] and shapes[name]:
             seat = homes[owner].place(local(homes[owner].room(key, state, dtype)), theirs[owner])
-        found[name] = room(stored.tensor) if seat is None else seat
+        if seat is None:  # what is no parameter's outlives this part
+            seat = rooms.take(stored.tensor) if owner in theirs else room(stored.tensor)
+        found[name] = seat
     return found
 
 

@@ -11,6 +11,7 @@ from everstep.codec import body
 from everstep.errors import Damaged
 from everstep.recover import load
 from everstep.recover.choose import Route
+from everstep.recover.fetch import Then
 from everstep.recover.replay import read
 from everstep.ring.held import Held
 from everstep.ring.ring import Ring
@@ -45,6 +46,7 @@ class DiskWay:
     seats: load.Seats = load.rooms
     index: Index | None = None
     """Of the base, where it has been read already."""
+    then: Then = lambda: None
 
     @property
     def step(self) -> int:
@@ -63,7 +65,7 @@ class DiskWay:
         return len(self.route.records)
 
     def load(self) -> tuple[Index, dict[str, torch.Tensor], Mapping[str, int]]:
-        return *load.load(self.disk, self.rank, self.route.base, self.seats, self.index), {}
+        return *load.load(self.disk, self.rank, self.route.base, self.seats, self.index, self.then), {}
 
     def records(self) -> Iterator[tuple[int, body.Body]]:
         return ((located.step, found) for located, found in read(self.disk, self.route.records))

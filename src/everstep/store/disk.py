@@ -25,6 +25,10 @@ FLOCK = struct.Struct("hhqqi4x")
 CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
+ADVICE_BYTES = 512 << 10
+"""The kernel takes advice for no more at a time than it reads ahead by itself, and drops the rest without a word."""
+
+
 class Source(Protocol):
     """A file open for reading. Its size is taken once; a reader never looks beyond it."""
 
@@ -89,7 +93,9 @@ class OpenFile:
     def expect(self, offset: int, length: int) -> None:
         """These bytes will be read soon: let the disk begin. Nothing is waited for, and nothing can go wrong."""
         with contextlib.suppress(OSError):
-            os.posix_fadvise(self._descriptor, offset, length, os.POSIX_FADV_WILLNEED)
+            for at in range(offset, offset + length, ADVICE_BYTES):
+                count = min(ADVICE_BYTES, offset + length - at)
+                os.posix_fadvise(self._descriptor, at, count, os.POSIX_FADV_WILLNEED)
 
     def locked(self) -> bool:
         """Whether another open file holds a lock on this one."""
