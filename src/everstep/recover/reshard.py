@@ -7,6 +7,7 @@ by the parameters' names.
 
 import time
 from collections.abc import Container, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeGuard
@@ -102,9 +103,9 @@ def _onto_shards(
     for want in wanted.values():
         wants.setdefault(want.held.logical, []).append(want)
     reads = {at: seats.reading(writers.routes(at)[0], wants, writers.index(at)) for at in used}
-    with passed_on(writers.disk, ranks, reads) as files:
+    with passed_on(writers.disk, ranks, reads) as files, ThreadPoolExecutor(1, "ahead") as ahead:
         rooms, turns = Rooms(), in_order(used, [writers.index(at) for at in used], reductions)
-        _expect(files, writers, turns[0], wants)
+        ahead.submit(_expect, files, writers, turns[0], wants)
         for at, following in zip(turns, [*turns[1:], None], strict=True):
             near, routes, index = device.type == "cpu", writers.routes(at), writers.index(at)
             then = partial(_expect, files, writers, following, wants)
