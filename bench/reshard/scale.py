@@ -1,25 +1,28 @@
 """Planning a load of a trillion parameters among 16,384 ranks: sizes on paper, the planner itself.
 
-A rank finds out from two specs what it must copy from whom. Each measurement is a process of its own, which ends with
-its high-water mark of memory.
+Each measurement is a process of its own, which ends with its high-water mark of memory.
 """
 
 import resource
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from multiprocessing import get_context
+
+import torch
 
 from bench.harness import Row
 from bench.harness import seconds as seconds_of
+from bench.reshard.everyone import Everyone
 from everstep.layout import boxes
-from everstep.layout.everyone import Everyone
 from everstep.layout.language import Flat, Layout, Replicate, Shard, Unique
 from everstep.layout.mesh import Mesh
 from everstep.layout.owners import order, read_from
-from everstep.layout.plan import Saved
 from everstep.layout.spec import Rule, Spec
 from everstep.layout.splits import Chunk
+from everstep.recover.parts import boxes_of
+from everstep.recover.wanted import Wanted
 from everstep.store import base, document
 from everstep.types import Box, Tensor
 
@@ -31,7 +34,7 @@ BLOCK = {
     "down.weight": (WIDTH, 4 * WIDTH), "down.bias": (WIDTH,),
 }  # fmt: skip
 SECONDS_MAX, GIB_MAX = "<= 10", "<= 2"
-ASKED = 32
+NOTHING = torch.empty(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,29 +86,30 @@ def spec(grid: Grid) -> Spec:
     return Spec(mesh, tuple(Rule(match, layout) for match, layout in rules))
 
 
-def by_specs(source: Grid, target: Grid, rank: int) -> int:
-    """How many copies a rank makes, after it planned them all; nothing may be absent."""
-    names, count = shapes(), 0
-    everyone = Everyone(spec(source), names)
-    for local in spec(target).locals(names, rank).values():
-        held = [one.box for one in everyone.held(local.logical)]
-        copies, absent = Saved(held).plan(local.pieces)
-        assert not absent
-        assert sum(copy.size for copy in copies) == sum(boxes.volume(piece.box) for piece in local.pieces)
-        count += len(copies)
-    return count
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What planning took on one rank."""
+
+    seconds: float
+    gib: float
+    """The whole process, in which all writers' boxes are: a rank that resumes has those that it reads."""
+    looked: int
+    """Writers whose indexes it read."""
+    moves: int
 
 
-def by_files(source: Grid, target: Grid, rank: int) -> int:
-    """How many writers a rank looks at before it knows whom to read, from what each says it holds; as `resume` does."""
+def plan(source: Grid, target: Grid, rank: int) -> Planned:
+    """Find out what to copy from whom, as `resume` does: from what writers say that they hold, one after the other."""
     names = shapes()
     everyone, held = Everyone(spec(source), names), [dict[str, list[Box]]() for _ in range(source.ranks)]
     for name in names:
         for one in everyone.held(name):
             for writer in one.ranks():
                 held[writer].setdefault(name, []).append(one.box)
+    locals_of = lru_cache(maxsize=None)(partial(spec(source).locals, names))
     wanted = {
-        local.logical: [piece.box for piece in local.pieces] for local in spec(target).locals(names, rank).values()
+        name: Wanted(name, NOTHING, local, [piece.box for piece in local.pieces])
+        for name, local in spec(target).locals(names, rank).items()
     }
     looked: list[int] = []
 
@@ -114,10 +118,16 @@ def by_files(source: Grid, target: Grid, rank: int) -> int:
         return held[writer]
 
     began = time.perf_counter()
-    _, absent = read_from(wanted, look, order(rank, target.ranks, source.ranks))
+    asked = order(rank, target.ranks, source.ranks)
+    used, absent = read_from(boxes_of({name: want.held for name, want in wanted.items()}), look, asked)
+    spent = time.perf_counter() - began
     assert not absent
-    _timed.append(time.perf_counter() - began)
-    return len(looked)
+    theirs = [locals_of(writer) for writer in used]  # which an index says
+    began = time.perf_counter()
+    moves = sum(len(wanted[name].take(local)) for part in theirs for name, local in part.items() if name in wanted)
+    spent += time.perf_counter() - began
+    assert not any(want.absent for want in wanted.values())
+    return Planned(spent, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20), len(looked), moves)
 
 
 def index_seconds(source: Grid) -> float:
@@ -140,46 +150,21 @@ def index_seconds(source: Grid) -> float:
     return min(seconds_of(read) for _ in range(5))
 
 
-def asking(source: Grid) -> float:
-    """What it takes to go through ranks one by one: of some of them, because of all it would be minutes."""
-    names, held = shapes(), spec(source)
-    return seconds_of(lambda: [held.locals(names, rank) for rank in range(ASKED)])
-
-
-_timed: list[float] = []
-
-
 def rows(quick: bool) -> Iterator[Row]:
-    for source, target in CASES[:2] if quick else CASES:
-        seconds, gib = [], []
-        for rank in (0, target.ranks // 3, target.ranks - 1):
-            spent, peak, _ = _measured("by_specs", source, target, rank)
-            seconds.append(spent)
-            gib.append(peak)
-        case = f"1.01e12 parameters, {source} ({source.ranks:,} ranks) to {target} ({target.ranks:,})"
-        asked = f"to ask the first {ASKED} of the {source.ranks:,} ranks what they hold: {asking(source):.2f} s"
-        yield Row(case, "planning on one rank", max(seconds), "s", asked, SECONDS_MAX)
-        yield Row(case, "memory of planning", max(gib), "GiB", "the whole process, torch and all", GIB_MAX)
-    if not quick:
-        source, target = CASES[0]
-        found = [_measured("by_files", source, target, rank) for rank in (0, target.ranks // 3, target.ranks - 1)]
-        spent, peak, looked = max(found, key=lambda one: one[2])
-        case = f"1.01e12 parameters, {source} to {target}, from what 16,384 writers say"
-        most = f"of {source.ranks:,}; the most of three ranks"
-        yield Row(case, "indexes that a rank reads to plan", looked, "files", most)
+    for source, target in CASES[:1] if quick else CASES:
         one = index_seconds(source)
-        each = f"{1000 * one:.1f} ms each to parse and check, {spent:.2f} s to choose; opening files is not in it"
-        yield Row(case, "reading them and choosing whom to read", spent + looked * one, "s", each, SECONDS_MAX)
-        yield Row(case, "memory of all their boxes", peak, "GiB", "the whole process", GIB_MAX)
+        found = [_alone(source, target, rank) for rank in (0, target.ranks // 3, target.ranks - 1)]
+        slowest = max(found, key=lambda planned: planned.seconds + one * planned.looked)
+        case = f"1.01e12 parameters, {source} ({source.ranks:,} ranks) to {target} ({target.ranks:,})"
+        said = (
+            f"{slowest.looked:,} of {source.ranks:,} indexes, {1000 * one:.1f} ms each to parse and check; "
+            f"{slowest.seconds:.2f} s for {slowest.moves:,} copies; opening files is not in it"
+        )
+        yield Row(case, "planning on one rank", slowest.seconds + one * slowest.looked, "s", said, SECONDS_MAX)
+        most = max(planned.gib for planned in found)
+        yield Row(case, "memory of planning", most, "GiB", "the whole process, with every writer's boxes", GIB_MAX)
 
 
-def _measured(how: str, source: Grid, target: Grid, rank: int) -> tuple[float, float, int]:
-    with get_context("spawn").Pool(1) as alone:
-        return alone.apply(_alone, (how, source, target, rank))
-
-
-def _alone(how: str, source: Grid, target: Grid, rank: int) -> tuple[float, float, int]:
-    began = time.perf_counter()
-    count = {"by_specs": by_specs, "by_files": by_files}[how](source, target, rank)
-    spent = _timed[-1] if _timed else time.perf_counter() - began
-    return spent, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20), count
+def _alone(source: Grid, target: Grid, rank: int) -> Planned:
+    with get_context("spawn").Pool(1) as process:
+        return process.apply(plan, (source, target, rank))

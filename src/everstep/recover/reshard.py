@@ -27,7 +27,7 @@ from everstep.recover.diverged import refuse_diverged
 from everstep.recover.exchange import passed_on
 from everstep.recover.ledger import Ledger, refuse
 from everstep.recover.onto import place_context
-from everstep.recover.parts import Move, boxes_of, view
+from everstep.recover.parts import Move, boxes_of, copy
 from everstep.recover.place import place_groups
 from everstep.recover.placed import Brought, known, prove
 from everstep.recover.recover import Recovered, recover
@@ -236,25 +236,10 @@ def _copy(
         named.setdefault(held.logical, []).append(name)
     for want in wanted.values():
         for name in named.get(want.held.logical, ()):
-            moves = _moves(theirs[name], want)
+            moves = want.take(theirs[name])
             if moves or not want.held.pieces:
                 want.origins.append(origin)
                 yield from _bring(part, name, roster, want, moves, optimizers)
-
-
-def _moves(theirs: Local, want: Wanted) -> list[Move]:
-    """What a writer's tensor has of what nobody has brought yet; from now on it is not absent."""
-    moves = []
-    for source in theirs.pieces:
-        found = [
-            Move(source, target, part)
-            for absent in want.absent if (common := boxes.intersect(absent, source.box)) is not None
-            for target in want.held.pieces if (part := boxes.intersect(common, target.box)) is not None
-        ]  # fmt: skip
-        if found:
-            want.absent = [rest for absent in want.absent for rest in boxes.subtract(absent, source.box)]
-            moves += found
-    return moves
 
 
 def _bring(
@@ -285,28 +270,10 @@ def _cut_alike(value: Any, parameter: torch.Tensor) -> TypeGuard[torch.Tensor]:
 def _move(
     part: _Part, full: str, source: torch.Tensor, target: torch.Tensor, name: str, want: Wanted, moves: Sequence[Move]
 ) -> Brought:
-    theirs, ours, copied = part.theirs[name], want.held, False
-    with torch.no_grad():
-        if theirs == ours:
-            if copied := not _same_place(source, target):
-                target.copy_(source)  # with the padding, as it was
-        else:
-            for move in moves:
-                there, here = view(source, theirs, move.source), view(target, ours, move.target)
-                one = there[boxes.slices(move.box, move.source.box)]
-                goal = here[boxes.slices(move.box, move.target.box)]
-                if not _same_place(one, goal):  # it was not read to where it belongs
-                    goal.copy_(one)
-                    copied = True
+    theirs, ours = part.theirs[name], want.held
+    copied = copy(source, theirs, target, ours, moves)
     taken = tuple(move.box for move in moves)
     return Brought(part.writer, full, theirs, part.digests[full], taken, target, ours, copied)
-
-
-def _same_place(one: torch.Tensor, two: torch.Tensor) -> bool:
-    """Whether two tensors of one shape are the same memory, element by element."""
-    return one.data_ptr() == two.data_ptr() and all(
-        a == b for a, b, extent in zip(one.stride(), two.stride(), one.shape, strict=True) if extent > 1
-    )
 
 
 def _complete(step: int, wanted: dict[str, Wanted]) -> None:

@@ -7,7 +7,7 @@ import torch
 from everstep.capture.shards import like, local
 from everstep.layout import boxes
 from everstep.recover.pages import in_huge_pages
-from everstep.recover.parts import view
+from everstep.recover.parts import Move, view
 from everstep.types import Box, Local, boxed
 
 
@@ -28,6 +28,20 @@ class Wanted:
         if not self.held.pieces:
             return True
         return any(boxes.intersect(box, piece.box) for box in self.absent for piece in theirs.pieces)
+
+    def take(self, theirs: Local) -> list[Move]:
+        """What a writer's tensor has of what nobody has brought yet; from now on it is not absent."""
+        moves = []
+        for source in theirs.pieces:
+            found = [
+                Move(source, target, part)
+                for absent in self.absent if (common := boxes.intersect(absent, source.box)) is not None
+                for target in self.held.pieces if (part := boxes.intersect(common, target.box)) is not None
+            ]  # fmt: skip
+            if found:
+                self.absent = [rest for absent in self.absent for rest in boxes.subtract(absent, source.box)]
+                moves += found
+        return moves
 
     def place(self, tensor: torch.Tensor, theirs: Local) -> torch.Tensor | None:
         """Where in `tensor`, which lies as the parameter does, all of a writer's tensor belongs: a contiguous part of

@@ -32,5 +32,6 @@ def test_the_paper_model_has_a_trillion_parameters() -> None:
 
 def test_a_plan_covers_all_that_a_rank_wants() -> None:
     source, target = scale.Grid(4, 8, 2), scale.Grid(2, 16, 2, flat=True)
-    assert scale.by_specs(source, target, target.ranks - 1) > 0
-    assert 1 < scale.by_files(source, target, 3) < source.ranks
+    planned = scale.plan(source, target, target.ranks - 1)
+    assert planned.moves > 0
+    assert 1 < planned.looked < source.ranks

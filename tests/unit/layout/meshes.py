@@ -8,7 +8,6 @@ import torch
 
 from everstep.layout.language import Experts, Flat, Fused, Gather, Pad, Replicate, Shard, Slice, Stack, Unique
 from everstep.layout.mesh import Mesh
-from everstep.layout.plan import Copy
 from everstep.layout.spec import Rule, Spec
 from everstep.layout.splits import Chunk, Heads
 from everstep.types import Local, Piece
@@ -127,9 +126,3 @@ def filled(local: Local, marker: torch.Tensor) -> torch.Tensor:
 
 def part(marker: torch.Tensor, piece: Piece) -> torch.Tensor:
     return marker[tuple(slice(lo, h) for lo, h in zip(piece.box.low, piece.box.high, strict=True))]
-
-
-def performed(copy: Copy, source: torch.Tensor, target: torch.Tensor) -> None:
-    strided(target, copy.shape, copy.target_strides, copy.target_offset).copy_(
-        strided(source, copy.shape, copy.source_strides, copy.source_offset)
-    )

@@ -9,10 +9,11 @@ import torch
 from everstep.errors import Misdescribed
 from everstep.layout import boxes
 from everstep.layout.mesh import Mesh
-from everstep.layout.plan import Saved
 from everstep.layout.probe import probe
-from everstep.types import Box, whole
-from tests.unit.layout.meshes import LAYOUTS, SHAPES, Case, Shape, performed, read
+from everstep.recover.parts import copy
+from everstep.recover.wanted import Wanted
+from everstep.types import Box, boxed, whole
+from tests.unit.layout.meshes import LAYOUTS, SHAPES, Case, Shape, read
 
 SINGLE = [name for name in LAYOUTS if name not in ("stacked, interleaved", "zero 1 over uneven tp")]
 """Layouts in which a rank holds one tensor of its own for each of the program's."""
@@ -46,8 +47,8 @@ def test_what_is_found_moves_every_element_as_the_code_does(name: str, shape: Sh
             continue
         held = [torch.full((max(1, math.prod(told.shape)),), -1.0, dtype=torch.float64) for _ in range(2)]
         for local, buffer in zip((found, told), held, strict=True):
-            for copy in Saved([whole(shape)]).plan(local.pieces)[0]:
-                performed(copy, source, buffer)
+            want, there = Wanted("w", buffer, local, [p.box for p in local.pieces]), boxed("w", shape, whole(shape))
+            copy(source, there, buffer, local, want.take(there))
         assert torch.equal(*held)
         assert boxes.overlapping([piece.box for piece in found.pieces]) is None
 

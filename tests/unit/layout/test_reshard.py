@@ -1,4 +1,6 @@
-"""From every layout to every other: each element arrives where it belongs, is read once, and padding stays alone."""
+"""From every layout to every other, by what a resume goes by: each element arrives where it belongs, is read once, and
+padding stays alone.
+"""
 
 import itertools
 import math
@@ -7,72 +9,63 @@ import pytest
 import torch
 
 from everstep.layout import boxes
-from everstep.layout.plan import Saved
-from everstep.types import Box
-from tests.unit.layout.meshes import LAYOUTS, SHAPES, Case, Shape, filled, part, performed, ranks, read
+from everstep.layout.owners import order, read_from
+from everstep.recover.parts import boxes_of, copy
+from everstep.recover.wanted import Wanted
+from everstep.types import Box, Local
+from tests.unit.layout.meshes import LAYOUTS, POISON, SHAPES, Shape, filled, part, ranks, read
 
 PAIRS = list(itertools.product(LAYOUTS, LAYOUTS))
+Writer = list[tuple[Local, torch.Tensor]]
+"""What a rank holds of the tensor `w`, and its buffers."""
 
 
 def marker_of(shape: Shape) -> torch.Tensor:
     return torch.arange(math.prod(shape)).view(shape)
 
 
-def saved(case: Case, shape: Shape) -> list[tuple[Box, torch.Tensor]]:
-    """What all ranks write of the tensor `w`, as boxes in row-major order: each what none before it has written."""
-    marker = marker_of(shape)
-    written: list[tuple[Box, torch.Tensor]] = []
-    for local in (local for rank in ranks(case) for local in rank.values() if local.logical == "w"):
-        for piece in local.pieces:
-            values = read(piece, filled(local, marker))
-            rest = boxes.missing(piece.box, [known for known, _ in written])
-            written += [(box, values[boxes.slices(box, piece.box)].reshape(-1)) for box in rest]
-    return written
+def writers(layout: str, shape: Shape) -> list[Writer]:
+    return [
+        [(local, filled(local, marker_of(shape))) for local in rank.values() if local.logical == "w"]
+        for rank in ranks(LAYOUTS[layout](shape))
+    ]
+
+
+def held(writer: Writer) -> dict[str, list[Box]]:
+    return boxes_of({str(at): local for at, (local, _) in enumerate(writer)})
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_together_the_ranks_write_everything_once(name: str, shape: Shape) -> None:
-    written = [box for box, _ in saved(LAYOUTS[name](shape), shape)]
-    assert boxes.overlapping(written) is None
-    assert sum(map(boxes.volume, written)) == math.prod(shape)
+def test_together_the_ranks_hold_everything(name: str, shape: Shape) -> None:
+    there = [box for writer in writers(name, shape) for box in held(writer).get("w", ())]
+    assert not boxes.missing(Box((0,) * len(shape), shape), there)
 
 
 @pytest.mark.parametrize(("source", "target"), PAIRS, ids=[f"{a} to {b}" for a, b in PAIRS])
 def test_every_layout_becomes_every_other(source: str, target: str) -> None:
     for shape in SHAPES:
-        written = saved(LAYOUTS[source](shape), shape)
-        marker, plan = marker_of(shape), Saved([box for box, _ in written])
-        for rank in ranks(LAYOUTS[target](shape)):
-            for local in (local for local in rank.values() if local.logical == "w"):
-                copies, absent = plan.plan(local.pieces)
-                assert not absent
-                assert sum(copy.size for copy in copies) == sum(boxes.volume(piece.box) for piece in local.pieces)
-                buffer = torch.full_like(filled(local, marker), -7)
-                for copy in copies:
-                    performed(copy, written[copy.source][1], buffer)
-                assert torch.equal(buffer, filled(local, marker))
+        known, wanting = writers(source, shape), writers(target, shape)
+        for rank, program in enumerate(wanting):
+            used, absent = read_from(held(program), lambda at: held(known[at]), order(rank, len(wanting), len(known)))
+            assert not absent
+            for local, expected in program:
+                buffer = torch.full_like(expected, POISON)
+                want, moved = Wanted("w", buffer, local, [piece.box for piece in local.pieces]), 0
+                for theirs, values in (one for at in used for one in known[at]):
+                    moves = want.take(theirs)
+                    copy(values, theirs, buffer, local, moves)
+                    moved += sum(boxes.volume(move.box) for move in moves)
+                assert not want.absent
+                assert moved == sum(boxes.volume(piece.box) for piece in local.pieces)  # no element twice
+                assert torch.equal(buffer, expected)
                 for piece in local.pieces:
-                    assert torch.equal(read(piece, buffer), part(marker, piece))
+                    assert torch.equal(read(piece, buffer), part(marker_of(shape), piece))
 
 
-@pytest.mark.parametrize("target", LAYOUTS)
-def test_runs_copy_the_same_elements(target: str) -> None:
-    for shape in SHAPES:
-        written = saved(LAYOUTS["fsdp x tp"](shape), shape)
-        for rank in ranks(LAYOUTS[target](shape)):
-            for local in (local for local in rank.values() if local.logical == "w"):
-                buffer = torch.full_like(filled(local, marker_of(shape)), -7)
-                for copy in Saved([box for box, _ in written]).plan(local.pieces)[0]:
-                    for start, to, length in copy.runs():
-                        buffer[to : to + length] = written[copy.source][1][start : start + length]
-                assert torch.equal(buffer, filled(local, marker_of(shape)))
-
-
-def test_what_nobody_saved_is_named() -> None:
+def test_what_nobody_holds_is_named() -> None:
     shape = (6, 4)
-    written = [box for box, _ in saved(LAYOUTS["fsdp 4"](shape), shape)]
-    (rank,) = ranks(LAYOUTS["single"](shape))
-    _, absent = Saved(written[:-1]).plan(rank["w"].pieces)
-    assert sum(map(boxes.volume, absent)) == boxes.volume(written[-1])
-    assert all(boxes.intersect(box, written[-1]) == box for box in absent)
+    known, (program,) = writers("fsdp 4", shape), writers("single", shape)
+    _, absent = read_from(held(program), lambda at: held(known[at]), range(len(known) - 1))
+    (lost,) = held(known[-1])["w"]
+    assert absent == {"w": [lost]}
