@@ -20,7 +20,6 @@ from everstep.capture.roster import Roster
 from everstep.capture.shards import held_of, local
 from everstep.company import Company
 from everstep.errors import Damaged, Mismatch
-from everstep.layout import boxes
 from everstep.layout.owners import order, read_from
 from everstep.recover import anew, choose, match, seats
 from everstep.recover.diverged import refuse_diverged

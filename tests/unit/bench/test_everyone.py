@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
-from everstep.errors import Misdescribed
 from bench.reshard.everyone import Everyone
+from everstep.errors import Misdescribed
 from everstep.layout.language import Partial, Replicate, Shard, Unique
 from everstep.layout.mesh import Mesh, Seat
 from everstep.layout.spec import Rule, Spec

@@ -39,13 +39,13 @@ def by_the_language(case: Case) -> object:
 @pytest.mark.parametrize("name", SINGLE)
 def test_what_is_found_moves_every_element_as_the_code_does(name: str, shape: Shape) -> None:
     case = LAYOUTS[name](shape)
-    source = torch.arange(math.prod(shape), dtype=torch.float64)
+    source = torch.arange(math.prod(shape), dtype=torch.float64).view(shape)
     for rank, found in enumerate(probe(by_the_language(case), "w", shape, case.spec.mesh)):  # type: ignore[arg-type]
         told = case.spec.locals(case.names, rank).get("w")
         assert (found is None) == (told is None)
         if found is None or told is None:
             continue
-        held = [torch.full((max(1, math.prod(told.shape)),), -1.0, dtype=torch.float64) for _ in range(2)]
+        held = [torch.full(told.shape, -1.0, dtype=torch.float64) for _ in range(2)]
         for local, buffer in zip((found, told), held, strict=True):
             want, there = Wanted("w", buffer, local, [p.box for p in local.pieces]), boxed("w", shape, whole(shape))
             copy(source, there, buffer, local, want.take(there))
