@@ -157,7 +157,7 @@ def rows(quick: bool) -> Iterator[Row]:
         slowest = max(found, key=lambda planned: planned.seconds + one * planned.looked)
         case = f"1.01e12 parameters, {source} ({source.ranks:,} ranks) to {target} ({target.ranks:,})"
         said = (
-            f"{slowest.looked:,} of {source.ranks:,} indexes, {1000 * one:.1f} ms each to parse and check; "
+            f"{slowest.looked:,} of {source.ranks:,} indexes, {1000 * one:.2f} ms each to parse and check; "
             f"{slowest.seconds:.2f} s for {slowest.moves:,} copies; opening files is not in it"
         )
         yield Row(case, "planning on one rank", slowest.seconds + one * slowest.looked, "s", said, SECONDS_MAX)
