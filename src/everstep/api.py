@@ -26,6 +26,7 @@ from everstep.recording.joint import Joint, join
 from everstep.recording.program import Program, laid_out
 from everstep.recording.recording import Recording
 from everstep.recover import choose
+from everstep.recover.in_step import by_itself
 from everstep.recover.ledger import Ledger
 from everstep.recover.onto import onto_program
 from everstep.recover.ways import DiskWay, MemoryWay, Way
@@ -256,7 +257,8 @@ class Run:
 
     def _place(self, ways: Sequence[Way]) -> None:
         strict = self._settings.unmatched == "refuse"
-        self._ledger = onto_program(ways, self._program.roster, self._program.context, strict=strict)
+        roster, context = self._program.roster, self._program.context
+        self._ledger = onto_program(ways, roster, context, strict=strict, in_step=by_itself(roster))
 
     def _mover(self) -> Mover:
         """Copies on a stream of their own where training runs on one CUDA device; elsewhere at once."""

@@ -221,6 +221,26 @@ def test_nobody_steps_if_one_cannot_read_its_part(kept: Path) -> None:
     worlds.spawn(damaged, (kept,), WORLD)
 
 
+@pytest.mark.parametrize("how", KINDS)
+def test_one_process_on_dtensors_goes_in_step_with_itself(how: str, tmp_path: Path) -> None:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        program = Trained("fsdp", how)
+        with opened(tmp_path / "run", program) as run:
+            run.resume()
+            for at in range(4):
+                program.step(at)
+                run.commit()
+        again = Trained("fsdp", how, seed=5)
+        with opened(tmp_path / "run", again) as run:
+            assert run.resume() == 4
+            assert run.ledger is not None
+            assert run.ledger.replay == "the optimizer itself"
+        assert differences(again.whole(), program.whole()) == []
+    finally:
+        dist.destroy_process_group()
+
+
 @pytest.mark.parametrize(("kind", "needed"), [(torch.optim.AdamW, False), (torch.optim.Adafactor, True), (Own, True)])
 def test_who_is_replayed_in_step(kind: type[torch.optim.Optimizer], needed: bool) -> None:
     from everstep.capture.roster import call_the_roll

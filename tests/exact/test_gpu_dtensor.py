@@ -25,13 +25,18 @@ def world() -> Iterator[None]:
 
 
 class Program:
-    def __init__(self, *, fused: bool) -> None:
+    def __init__(self, kind: str) -> None:
         torch.manual_seed(2)
         self.model = nn.Sequential(nn.Linear(64, 96), nn.LayerNorm(96), nn.Dropout(0.1), nn.Linear(96, 16)).cuda()
         mesh = init_device_mesh("cuda", (1,), mesh_dim_names=("dp",))
         fully_shard(self.model[0], mesh=mesh)
         fully_shard(self.model, mesh=mesh)
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2, fused=fused)
+        if kind == "muon":  # not element by element: replayed by the program's own, on its DTensors
+            self.optimizer: torch.optim.Optimizer = torch.optim.Muon(
+                [p for p in self.model.parameters() if p.dim() == 2]
+            )
+        else:
+            self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2, fused=kind == "fused")
 
     def step(self) -> None:
         self.model(torch.randn(8, 64, device="cuda")).square().mean().backward()
@@ -44,14 +49,14 @@ class Program:
         return [t.detach().cpu().numpy().tobytes() for t in (*plain, torch.cuda.get_rng_state())]
 
 
-@pytest.mark.parametrize("fused", [True, False], ids=["fused", "foreach"])
+@pytest.mark.parametrize("kind", ["fused", "foreach", "muon"])
 @pytest.mark.parametrize("source", ["gradient", "layer", "state"])
-def test_a_sharded_program_on_a_gpu_resumes_exactly(source: str, fused: bool, tmp_path: Path) -> None:
-    whole = Program(fused=fused)
+def test_a_sharded_program_on_a_gpu_resumes_exactly(source: str, kind: str, tmp_path: Path) -> None:
+    whole = Program(kind)
     for _ in range(STEPS):
         whole.step()
     for until in (1, 5, STEPS):
-        program = Program(fused=fused)
+        program = Program(kind)
         with everstep.open(
             tmp_path / "run", model=program.model, optimizer=program.optimizer,
             settings=everstep.Settings(source=source, digest_every=4, buffer_bytes_max=64 << 20),  # type: ignore[arg-type]

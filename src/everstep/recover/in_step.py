@@ -13,7 +13,7 @@ import torch
 
 from everstep.capture.context import Context
 from everstep.capture.roster import Roster, elementwise
-from everstep.capture.shards import held_of
+from everstep.capture.shards import held_of, is_sharded
 from everstep.codec import body
 from everstep.company import Company, meet
 from everstep.errors import Damaged
@@ -26,6 +26,11 @@ from everstep.store.base import Index
 def needed(roster: Roster) -> bool:
     """Whether a step of these optimizers cannot be told from one rank's part alone."""
     return not all(map(elementwise, roster.optimizers.values()))
+
+
+def by_itself(roster: Roster) -> bool:
+    """Whether one process goes in step with nobody but itself: on DTensors such an optimizer is not replayed beside."""
+    return needed(roster) and any(map(is_sharded, roster.parameters.values()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,8 @@ class Reduction:
         how, count = self.each.held.versions[0], self.each.held.logical_shape[0]
         parts = float(count) if how == "mean" else 1.0
         with torch.no_grad():
-            local(self.want.parameter).copy_(self._sums[self.each.parameter.data_ptr()] / parts)
+            if self.each.held.pieces:
+                local(self.want.parameter).copy_(self._sums[self.each.parameter.data_ptr()] / parts)
             for optimizer in optimizers:
                 held = optimizer.state.pop(self.each.parameter, {})
                 for state, value in held.items():
