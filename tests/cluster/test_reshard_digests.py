@@ -9,7 +9,6 @@ import torch.distributed as dist
 
 import everstep
 from everstep.errors import Damaged
-from everstep.recover import reshard
 from everstep.recover.parts import Move
 from everstep.recover.wanted import Wanted
 from everstep.types import Box, Local, Piece
@@ -48,13 +47,13 @@ def saved(rank: int, home: Path) -> None:
 
 def swap(patched: pytest.MonkeyPatch) -> None:
     """A planning error: the first writer's rows go where the second's belong, and the other way round."""
-    right = reshard._moves
+    right = Wanted.take
 
-    def wrong(theirs: Local, want: Wanted) -> list[Move]:
-        found = right(theirs, want)
+    def wrong(want: Wanted, theirs: Local) -> list[Move]:
+        found = right(want, theirs)
         return [Move(m.source, _shifted(m), m.box) if theirs.logical == TENSOR else m for m in found]
 
-    patched.setattr(reshard, "_moves", wrong)
+    patched.setattr(Wanted, "take", wrong)
 
 
 def _shifted(move: Move) -> Piece:
