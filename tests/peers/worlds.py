@@ -3,12 +3,14 @@
 import importlib.util
 import os
 import socket
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import nn
 
@@ -51,6 +53,11 @@ def _rank(rank: int, ranks: int, port: int, program: Callable[..., None], argume
     )  # fmt: skip
     torch.set_num_threads(1)
     program(rank, ranks, *arguments)
+    if dist.is_initialized():
+        dist.barrier()  # the first holds the store that the others still speak to
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # threads that a peer leaves behind, torn down with the interpreter, now and then abort the process
 
 
 class Net(nn.Module):
