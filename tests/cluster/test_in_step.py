@@ -87,17 +87,12 @@ def same(program: Program, expected: Path, rank: int) -> bool:
     return [name for name in wrong if rank == 0 or not name.startswith("rows of")] == []
 
 
-def met(rank: int, home: Path, name: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", store=dist.FileStore(str(home / name), WORLD), rank=rank, world_size=WORLD)
-
-
 def trained(rank: int, home: Path) -> None:
     """Each kind is trained to KEPT, copied, and trained on; last, one more time until its processes are gone.
 
     The ranks write bases at steps of their own: they have to agree on one to begin with.
     """
-    met(rank, home, "trained")
+    worlds.met(rank, WORLD, home, "trained")
     for how in KINDS:
         program = Trained("fsdp", how)
         with opened(home / how, program, base_log_bytes_max=18_000 if rank else 27_000, segment_bytes=4000) as run:
@@ -125,7 +120,7 @@ def trained(rank: int, home: Path) -> None:
 
 def resumed(rank: int, home: Path, runs: list[tuple[str, str, str]]) -> None:
     """The same ranks again: each run goes on as if nothing had been."""
-    met(rank, home, f"resumed {runs[0][0]}")
+    worlds.met(rank, WORLD, home, f"resumed {runs[0][0]}")
     for name, how, origin in runs:
         program = Trained("fsdp", how, seed=5)
         with opened(home / name, program) as run:
@@ -205,7 +200,7 @@ def test_state_that_is_not_cut_as_its_parameter_is_has_no_place_elsewhere(kept: 
 
 
 def damaged(rank: int, home: Path) -> None:
-    met(rank, home, "damaged")
+    worlds.met(rank, WORLD, home, "damaged")
     with opened(home / "muon", Trained("fsdp", "muon", seed=5)) as run:
         told = "cannot go this way" if rank == 0 else "digest"
         with pytest.raises(Damaged, match=told):

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 import torch.distributed as dist
 
 import everstep
@@ -25,13 +24,8 @@ def opened(path: Path, program: Program) -> everstep.Run:
     )  # fmt: skip
 
 
-def met(rank: int, home: Path, name: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", store=dist.FileStore(str(home / name), WORLD), rank=rank, world_size=WORLD)
-
-
 def until_killed(rank: int, home: Path, kind: str) -> None:
-    met(rank, home, "first")
+    worlds.met(rank, WORLD, home, "first")
     program = Program(kind)
     run = opened(home / "run", program)
     run.resume()
@@ -45,7 +39,7 @@ def until_killed(rank: int, home: Path, kind: str) -> None:
 
 
 def to_the_end(rank: int, home: Path, kind: str, origin: str) -> None:
-    met(rank, home, "second")
+    worlds.met(rank, WORLD, home, "second")
     whole = Program(kind)
     for at in range(STEPS):
         whole.step(at)

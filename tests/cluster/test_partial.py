@@ -60,13 +60,8 @@ def opened(path: Path, program: Program, **more: Any) -> everstep.Run:
     )  # fmt: skip
 
 
-def met(rank: int, world: int, home: Path, name: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", store=dist.FileStore(str(home / name), world), rank=rank, world_size=world)
-
-
 def trained(rank: int, home: Path) -> None:
-    met(rank, 3, home, "trained")
+    worlds.met(rank, 3, home, "trained")
     program = Program(rank, 3, seed=rank)
     with opened(home / "run", program) as run:
         run.resume()
@@ -109,7 +104,7 @@ def kept(home: Path, tmp_path: Path) -> Path:
 
 
 def again(rank: int, home: Path) -> None:
-    met(rank, 3, home, "again")
+    worlds.met(rank, 3, home, "again")
     program, whole = Program(rank, 3, seed=9), Program(rank, 3, seed=rank)
     for at in range(STEPS + 2):
         whole.step(at)
@@ -129,7 +124,7 @@ def test_as_many_ranks_get_their_own_back(kept: Path) -> None:
 
 
 def fewer(rank: int, home: Path) -> None:
-    met(rank, 2, home, "fewer")
+    worlds.met(rank, 2, home, "fewer")
     program = Program(rank, 2, seed=9)
     with opened(home / "run", program) as run:
         assert run.resume() == STEPS
@@ -154,7 +149,7 @@ def test_others_get_one_out_of_all_of_them_and_go_on_apart(kept: Path) -> None:
 
 
 def sharded(rank: int, home: Path) -> None:
-    met(rank, 2, home, "sharded")
+    worlds.met(rank, 2, home, "sharded")
     program = Program(rank, 2, seed=9)
     fully_shard(program.model)
     program.spec = None  # type: ignore[assignment]
@@ -193,7 +188,7 @@ def everstep_tensors(path: Path) -> dict[str, torch.Tensor]:
 
 
 def apart(rank: int, home: Path) -> None:
-    met(rank, 2, home, "apart")
+    worlds.met(rank, 2, home, "apart")
     program = Program(rank, 2, seed=9)
     with opened(home / "whole", program) as run:
         assert run.resume() == STEPS

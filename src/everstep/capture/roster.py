@@ -154,6 +154,11 @@ def _named(names: dict[int, str], parameter: torch.Tensor, key: str, group: int)
     return names[id(parameter)]
 
 
+def kind_of(optimizer: torch.optim.Optimizer) -> str:
+    """The name of its class, as a base has it."""
+    return f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
+
+
 def elementwise(optimizer: torch.optim.Optimizer) -> bool:
     """Whether an optimizer is known to be one of these; a class derived from one is not."""
     kind = type(optimizer)

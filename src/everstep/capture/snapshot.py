@@ -12,7 +12,7 @@ from everstep import __version__
 from everstep.capture.context import Context, encode
 from everstep.capture.mover import Parcel, offsets
 from everstep.capture.rng import cuda_in_use
-from everstep.capture.roster import Roster
+from everstep.capture.roster import Roster, kind_of
 from everstep.capture.shards import local
 from everstep.capture.tensors import describe
 from everstep.codec import tree
@@ -91,7 +91,7 @@ class Camera:
         items = context.everything()
         hyper = {key: _hyper(key, roster) for key in roster.optimizers}
         optimizers = tuple(
-            base.OptimizerEntry(key, _kind(roster.optimizers[key]), hyper[key][0], state)
+            base.OptimizerEntry(key, kind_of(roster.optimizers[key]), hyper[key][0], state)
             for key, state in zip(roster.optimizers, fixed.states, strict=True)
         )
         small = [blob for item in items.values() for blob in item.blobs]
@@ -158,10 +158,6 @@ def optimizer_tensors(roster: Roster) -> dict[str, torch.Tensor]:
     for key in roster.optimizers:
         _state(key, roster, tensors)
     return tensors
-
-
-def _kind(optimizer: torch.optim.Optimizer) -> str:
-    return f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
 
 
 def _hyper(key: str, roster: Roster) -> tuple[tuple[base.Group, ...], list[tuple[Tensor, bytes]]]:

@@ -33,16 +33,16 @@ def uncut(key: str, state: str, owner: str, shape: tuple[int, ...]) -> str:
 
 
 def _uncut(indexes: Sequence[Index], roster: Roster, optimizers: Container[str]) -> list[str]:
-    ours = {name: held_of(name, parameter, roster.layout) for name, parameter in roster.parameters.items()}
-    as_they_were = {held.logical for index in indexes for held in index.held.values() if held in ours.values()}
-    moved = {held.logical for held in ours.values()} - as_they_were
+    ours = {held_of(name, parameter, roster.layout) for name, parameter in roster.parameters.items()}
+    as_they_were = {held.logical for index in indexes for held in index.held.values() if held in ours}
+    moved = {held.logical for held in ours} - as_they_were
     found = set()
     for index in indexes:
         shapes = {stored.tensor.name: stored.tensor.box.shape for stored in index.tensors}
         for name, (key, owner, state) in owners(index).items():
-            shape = shapes[name]
-            if key not in optimizers or index.held[owner].logical not in moved:
+            if key not in optimizers or owner not in index.held or index.held[owner].logical not in moved:
                 continue
+            shape = shapes[name]
             if shape != shapes[f"model/{owner}"] and any(extent > 1 for extent in shape):
                 found.add(uncut(key, state, owner, shape))
     return sorted(found)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from everstep.capture.context import Context
-from everstep.capture.roster import Roster
+from everstep.capture.roster import Roster, kind_of
 from everstep.capture.shards import held_of
 from everstep.capture.tensors import DTYPES
 from everstep.layout.versions import shape_of_one
@@ -55,7 +55,7 @@ def in_both(indexes: Sequence[Index], roster: Roster) -> tuple[set[str], set[str
     named = {name: roster.logical(name) for name in roster.parameters}
     return (
         {name for name, logical in named.items() if run.get(logical) == program[logical]},
-        {key for key, optimizer in roster.optimizers.items() if kinds.get(key) == _kind(optimizer)},
+        {key for key, optimizer in roster.optimizers.items() if kinds.get(key) == kind_of(optimizer)},
     )
 
 
@@ -70,10 +70,6 @@ def _logical(indexes: Sequence[Index], roster: Roster) -> tuple[dict[str, Any], 
         held = held_of(name, parameter, roster.layout)
         program[held.logical] = (shape_of_one(held), DTYPES.get(parameter.dtype))
     return run, program
-
-
-def _kind(optimizer: object) -> str:
-    return f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
 
 
 def _shared_parameters(indexes: Sequence[Index], roster: Roster, *, alone: bool) -> list[str]:
@@ -92,7 +88,7 @@ def _shared_optimizers(indexes: Sequence[Index], roster: Roster, *, alone: bool)
     entries = [entry for index in indexes for entry in index.content.optimizers]
     found = _names("optimizer", {entry.key for entry in entries}, set(roster.optimizers))
     for key, groups in roster.groups():
-        kind = _kind(roster.optimizers[key])
+        kind = kind_of(roster.optimizers[key])
         run = [entry for entry in entries if entry.key == key]
         found += sorted(
             {f"optimizer {key!r}: {e.kind} in the run, {kind} in the program" for e in run if e.kind != kind}
@@ -150,7 +146,7 @@ def _optimizers(index: Index, roster: Roster) -> list[str]:
     for key, groups in roster.groups():
         if key not in run:
             continue
-        kind = _kind(roster.optimizers[key])
+        kind = kind_of(roster.optimizers[key])
         if run[key].kind != kind:
             found.append(f"optimizer {key!r}: {run[key].kind} in the run, {kind} in the program")
         ours = [list(group.parameters) for group in run[key].groups]

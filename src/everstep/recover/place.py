@@ -5,7 +5,7 @@ from typing import Any, TypeGuard, cast
 
 import torch
 
-from everstep.capture.roster import Roster
+from everstep.capture.roster import Roster, kind_of
 from everstep.capture.shards import like, local
 from everstep.codec import tree
 from everstep.errors import Damaged, Mismatch
@@ -27,7 +27,7 @@ def place_base(index: Index, tensors: Mapping[str, torch.Tensor], roster: Roster
                 ferry.bring(local(parameter), held)
     for entry in index.content.optimizers:
         optimizer = roster.optimizers.get(entry.key)
-        if optimizer is None or f"{type(optimizer).__module__}.{type(optimizer).__qualname__}" != entry.kind:
+        if optimizer is None or kind_of(optimizer) != entry.kind:
             continue
         place_groups(_by_name(_said(entry, tensors), roster, entry.key), optimizer)
         optimizer.state.clear()

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from everstep.capture.roster import Roster
+from everstep.capture.roster import Roster, kind_of
 from everstep.codec import tree
 from everstep.errors import CannotReplay
 from everstep.store.base import Index, OptimizerEntry
@@ -54,9 +54,8 @@ def optimizer_of(
 ) -> torch.optim.Optimizer:  # fmt: skip
     """The optimizer that trained, over these parameters."""
     mine = own.get(entry.key)
-    if mine is not None and f"{type(mine).__module__}.{type(mine).__qualname__}" != entry.kind:
-        mine = None
-    if entry.kind not in KNOWN and mine is None:
+    alike = mine is not None and kind_of(mine) == entry.kind
+    if entry.kind not in KNOWN and not alike:
         raise CannotReplay(
             f"optimizer {entry.key!r} is a {entry.kind}, which is not torch's own: only the training program can "
             f"replay it, with resume(). Without it, base {step} and the other bases that 'everstep ls' lists can be "
@@ -66,7 +65,7 @@ def optimizer_of(
         {"params": [parameters[name] for name in group.parameters], **tree.decode(group.hyper, tensors.__getitem__)}
         for group in entry.groups
     ]
-    return KNOWN[entry.kind](groups) if entry.kind in KNOWN or mine is None else twin(mine, groups)
+    return twin(mine, groups) if mine is not None and entry.kind not in KNOWN else KNOWN[entry.kind](groups)
 
 
 def twin(optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
