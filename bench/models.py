@@ -39,11 +39,11 @@ IMAGES, PIXELS, CLASSES = 256, 224, 1000
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What a user's script holds. `step` trains once: forward, backward, optimizer, zero_grad."""
+    """What a user's script holds. `step` trains once: forward, backward, optimizer, zero_grad; it returns the loss."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
-    step: Callable[[], None]
+    step: Callable[[], torch.Tensor]
     device: torch.device
 
     def bytes_of(self, source: str) -> int:
@@ -86,15 +86,16 @@ def _images(compiled: bool, device: torch.device) -> Program:
 
 def _step(
     forward: Callable[..., torch.Tensor], optimizer: torch.optim.Optimizer, inputs: torch.Tensor, targets: torch.Tensor
-) -> Callable[[], None]:
+) -> Callable[[], torch.Tensor]:
     cuda = inputs.is_cuda
 
-    def step() -> None:
+    def step() -> torch.Tensor:
         with torch.autocast("cuda", torch.bfloat16) if cuda else contextlib.nullcontext():
             loss = forward(inputs, targets)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
+        return loss.detach()
 
     return step
 

@@ -25,7 +25,7 @@ import torch.distributed as dist
 from bench.harness import Row, document, show
 from bench.models import Program, build
 from bench.overhead import peered, recorded
-from bench.overhead.blocks import host_bandwidth, settle, timed
+from bench.overhead.blocks import host_bandwidth, settle, slowest, timed
 from bench.overhead.cases import FULL, QUICK, Job, chosen
 from bench.overhead.clock import steady
 from bench.overhead.costs import spread_pct
@@ -101,7 +101,7 @@ def sources(job: Job, program: Program, home: Path) -> Iterator[list[Row] | None
     """A, B, A, C, A, ...: every block with everstep stands between two without."""
     bandwidth = host_bandwidth(program.device) if program.device.type == "cuda" else None
     turns: dict[str, list[recorded.Turn]] = {source: [] for source in job.sources}
-    plain = partial(timed, program, job.plan.measured, warm=job.plan.warm)
+    plain = partial(timed, program, job.plan.measured, warm=job.plan.warm, logged=job.plan.logged)
     before = plain()
     without = [before]
     for _ in range(job.plan.rounds):
@@ -118,7 +118,7 @@ def sources(job: Job, program: Program, home: Path) -> Iterator[list[Row] | None
             turns[source].append(recorded.Turn(before, during, after))
             say(
                 f"{job.label}, {source}: {1e3 * before.step_s:.2f}, {1e3 * during.block.step_s:.2f}, "
-                f"{1e3 * after.step_s:.2f} ms"
+                f"{1e3 * after.step_s:.2f} ms; {slowest(during.block)}"
             )
             before = after
     if bandwidth is not None and turns:

@@ -20,15 +20,17 @@ class Block:
     steps_ms: tuple[float, ...]
     """From the end of one step to the end of the next: whatever holds one up is in it."""
     gpu_bytes: int
-    """The most that tensors took; 0 without a GPU."""
+    """The most that tensors took, those included that are gone but still being copied; 0 without a GPU."""
 
     @property
     def step_s(self) -> float:
         return statistics.fmean(self.steps_ms) / 1e3
 
 
-def timed(program: Program, steps: int, after: Callable[[int], None] | None = None, *, warm: int = 0) -> Block:
-    """Train `warm` times and then `steps` times on the clock, calling `after` after each."""
+def timed(
+    program: Program, steps: int, after: Callable[[int], None] | None = None, *, warm: int = 0, logged: bool = False
+) -> Block:
+    """Train `warm` times and then `steps` times on the clock, calling `after` after each, and reading its loss."""
     marks = Marks(program.device)
     settle(program.device)
     if program.device.type == "cuda":
@@ -36,13 +38,15 @@ def timed(program: Program, steps: int, after: Callable[[int], None] | None = No
     for at in range(-warm, steps):
         if at == 0:
             marks.add()
-        program.step()
+        loss = program.step()
         if after is not None:
             after(at)
+        if logged:
+            loss.item()
         if at >= 0:
             marks.add()
     settle(program.device)
-    peak = torch.cuda.max_memory_allocated() if program.device.type == "cuda" else 0
+    peak = torch.cuda.memory_stats()["active_bytes.all.peak"] if program.device.type == "cuda" else 0
     return Block(marks.milliseconds(), peak)
 
 
@@ -50,6 +54,12 @@ def settle(device: torch.device) -> None:
     """Wait for the training stream."""
     if device.type == "cuda":
         torch.cuda.current_stream().synchronize()
+
+
+def slowest(block: Block, count: int = 4) -> str:
+    """Which steps took longest: those that waited, where any did."""
+    times = sorted(enumerate(block.steps_ms), key=lambda timed: -timed[1])[:count]
+    return "slowest: " + ", ".join(f"{ms:.1f} ms (step {at})" for at, ms in times)
 
 
 class Marks:

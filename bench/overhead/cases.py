@@ -18,6 +18,8 @@ class Plan:
     measured: int
     peer_s: float = 30.0
     """For the intervals of one peer. Every step is always measured, others while this lasts."""
+    logged: bool = False
+    """Whether the loop reads the loss after every step, as many do: then it waits for the device each time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,7 @@ class Job:
 
     @property
     def label(self) -> str:
-        return f"{self.model} {'compiled' if self.compiled else 'eager'}"
+        return f"{self.model} {'compiled' if self.compiled else 'eager'}{' logged' if self.plan.logged else ''}"
 
     def cases(self) -> list[str]:
         return [f"{self.label}, {subject}" for subject in (*self.sources, *self.peers)]
@@ -45,8 +47,9 @@ FULL = [
     Job("gpt-124m", True, Plan(2, 20, 60, peer_s=15.0), peers=tuple(PEERS)),
     Job("gpt-355m", True, Plan(1, 16, 50, peer_s=15.0), peers=tuple(PEERS)),
     Job("gpt-774m", True, Plan(1, 10, 30)),
-    Job("gpt-774m-short", True, Plan(1, 30, 30), sources=("gradient fp32", "state")),
+    Job("gpt-774m-short", True, Plan(1, 30, 150), sources=("gradient fp32", "state")),  # a base every hundred steps
     Job("gpt-1.5b", True, Plan(1, 16, 24)),
+    Job("gpt-355m", True, Plan(1, 16, 50, logged=True), sources=("gradient fp32", "state")),
     Job("resnet-50", False, Plan(2, 16, 40)),
     Job("gpt-124m", False, Plan(1, 20, 60), sources=(*SOURCES, "layer fp32")),
     Job("gpt-355m", False, Plan(1, 16, 50)),

@@ -8,7 +8,8 @@ OURS = {
     "overhead_median_pct": "of the median step",
     "predicted_overhead_pct": "predicted",
     "stall_p99_ms": "p99 stall",
-    "gpu_memory_pct": "GPU memory",
+    "gpu_memory_pct": "GPU memory of live tensors",
+    "gpu_active_pct": "and of those being copied",
     "machine_memory_gib": "host memory",
     "bytes_per_step": "a step",
     "lag_memory_max": "behind in memory, at most",
@@ -21,7 +22,8 @@ THEIRS = {
     "save_blocks_ms": "a save blocks",
     "save_adds_ms": "a save adds",
     "save_takes_s": "a save takes",
-    "gpu_memory_pct": "GPU memory",
+    "gpu_memory_pct": "GPU memory of live tensors",
+    "gpu_active_pct": "and of those being copied",
     "machine_memory_gib": "host memory",
 }
 

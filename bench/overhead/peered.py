@@ -156,6 +156,6 @@ def rows(case: str, program: Program, found: Measured) -> list[Row]:
         peak = max(block.gpu_bytes for block in found.blocks.values())
         answer += [
             Row(case, "machine_memory_gib", found.taken_bytes / GIB, "GiB", f"whole machine, beyond {NONE}"),
-            Row(case, "gpu_memory_pct", 100 * (peak / plain - 1), "%", f"{NONE}: {plain / GIB:.2f} GiB"),
+            Row(case, "gpu_active_pct", 100 * (peak / plain - 1), "%", f"{NONE}: {plain / GIB:.2f} GiB"),
         ]
     return answer

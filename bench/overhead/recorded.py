@@ -63,7 +63,7 @@ def record(program: Program, source: str, plan: Plan, home: Path) -> Recorded:
 
     try:
         run.resume()
-        block = timed(program, plan.measured, commit, warm=plan.warm)
+        block = timed(program, plan.measured, commit, warm=plan.warm, logged=plan.logged)
         health, predicted = run.health, run.predicted
         if health.error:
             say(f"the run reports: {health.error}")
@@ -146,7 +146,7 @@ def memory_rows(case: str, turns: Sequence[Turn], bandwidth: float | None) -> li
         taken = max(turn.during.taken_bytes for turn in turns) / GIB
         found += [
             Row(case, "machine_memory_gib", taken, "GiB", f"whole machine, beyond {NONE}"),
-            Row(case, "gpu_memory_pct", 100 * (peak / plain - 1), "%", f"{NONE}: {plain / GIB:.2f} GiB", "<= 1.0"),
+            Row(case, "gpu_active_pct", 100 * (peak / plain - 1), "%", f"{NONE}: {plain / GIB:.2f} GiB", "<= 1.0"),
         ]
     return found
 

@@ -8,7 +8,8 @@ SOURCE = Path(__file__).parents[2] / "src" / "everstep"
 LEVELS: tuple[frozenset[str], ...] = tuple(
     frozenset(level.split())
     for level in (
-        "errors types settings native frugal __init__", "codec store ring capture compress tune url company",
+        "errors types settings native frugal uncollected __init__",
+        "codec store ring capture compress tune url company",
         "log layout", "shadow foreign", "keeper recover dcp", "recording", "api", "integrations report cli __main__",
     )
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Brings CUDA tensors' bytes to the host on a stream of its own, while training goes on.
+"""Brings CUDA tensors' bytes to the host on a stream of its own (`bus`), while training goes on.
 
 Nothing here waits for the device but `synchronize`. States are read in place: the optimizer's next step waits for that,
 on the device, not in Python. Gradients are read in place where nobody writes to them again (`freshness`), else packed
@@ -12,6 +12,8 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from everstep import native
+from everstep.capture.bus import Bus
 from everstep.capture.freshness import Freshness
 from everstep.capture.mover import HostMover, Parcel, Target, Tensors, fill, gaps, offsets
 from everstep.capture.tensors import in_order
@@ -21,6 +23,7 @@ from everstep.store.memory import Block
 from everstep.types import Tensor
 
 PROBE_BYTES = 64 << 20
+NOTHING = native.Copies((), (), ())
 
 
 class DeviceMover:
@@ -30,7 +33,7 @@ class DeviceMover:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._bus = Bus(device)
         self._near = HostMover()
         self._tables: dict[str, gpu.Table] = {}
         self._routes: WeakKeyDictionary[Parcel, Route] = WeakKeyDictionary()
@@ -38,8 +41,8 @@ class DeviceMover:
         self._read: set[str] = set()
         self._in_place: dict[str, bool] = {}
         self._pinned: list[int] = []
-        self._reading: torch.cuda.Event | None = None
-        """After the last copy that reads a state in place."""
+        self._reading: int | None = None
+        """The last copy that reads a state in place."""
         self._waits: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque()
         self._waited = 0.0
         self.bus_bytes_per_s: float | None = _measured(device)
@@ -58,7 +61,7 @@ class DeviceMover:
 
     def unpin(self, block: Block) -> None:
         if block.address in self._pinned:
-            self._stream.synchronize()
+            self.synchronize()
             self._pinned.remove(block.address)
             driver.unpin(block.address)
 
@@ -69,12 +72,9 @@ class DeviceMover:
             route = self._routes[parcel] = Route(parcel, pointers)
         if route.near is not None:
             self._near.copy(target, route.near)
-        self._queue(target.address, route.copies)
-        for tensor in route.ordered:
-            tensor.record_stream(self._stream)
+        self._reading = self._bus.copy(route.copies, target.address, list(route.ordered))
         route.ordered.clear()
         fill(target.memory, route.gaps)
-        self._reading = self._stream.record_event()
 
     def take(
         self, what: str, target: Target, described: Sequence[Tensor], places: Sequence[int], tensors: Tensors,
@@ -104,8 +104,7 @@ class DeviceMover:
             flat = torch.empty(nbytes, dtype=torch.uint8, device=self._device)
             gpu.pack(tensors, flat, packed, self._table(what))
         spans = joined([(to, flat.data_ptr() + at) for to, at in zip(places, packed, strict=True)], sizes)
-        self._queue(target.address, driver.Copies(*zip(*spans, strict=True)) if spans else driver.Copies((), (), ()))
-        flat.record_stream(self._stream)
+        self._bus.copy(native.Copies(*zip(*spans, strict=True)) if spans else NOTHING, target.address, [flat])
         fill(target.memory, gaps(described, places))
 
     def in_place(self, what: str) -> bool:
@@ -113,18 +112,17 @@ class DeviceMover:
 
     def send(self, target: Target, described: Sequence[Tensor], places: Sequence[int], tensors: Tensors) -> None:
         pointers, sizes = [tensor.data_ptr() for tensor in tensors], [told.nbytes for told in described]
-        self._queue(target.address, driver.Copies(places, pointers, sizes))
-        for tensor in tensors:
-            tensor.record_stream(self._stream)
+        # Others of the same memory: whether these tensors live on is how `freshness` knows them to be fresh.
+        self._bus.copy(native.Copies(places, pointers, sizes), target.address, [tensor.detach() for tensor in tensors])
 
     def vouch(self, ring: Ring, sequence: int) -> None:
-        driver.write_word(ring.place(sequence) + 8 * E_DEVICE, sequence + 1, self._stream.cuda_stream)
+        self._bus.write(ring.place(sequence) + 8 * E_DEVICE, sequence + 1)
 
     def settle(self) -> bool:
         if self._reading is not None:  # what was packed may travel on
             training = torch.cuda.current_stream(self._device)
             began = training.record_event(_clock())
-            training.wait_event(self._reading)
+            self._bus.hold_back(training, self._reading)
             self._waits.append((began, training.record_event(_clock())))
             self._reading = None
         untouched = [self._fresh[what].untouched() for what in self._read]
@@ -132,10 +130,13 @@ class DeviceMover:
         return all(untouched)
 
     def synchronize(self) -> None:
-        self._stream.synchronize()
+        self._bus.synchronize()
 
     def release(self) -> None:
-        self._stream.synchronize()
+        try:
+            self._bus.synchronize()
+        finally:
+            self._bus.close()
         while self._pinned:
             driver.unpin(self._pinned.pop())
 
@@ -151,10 +152,6 @@ class DeviceMover:
     def _table(self, what: str) -> gpu.Table:
         return self._tables.setdefault(what, gpu.Table())
 
-    def _queue(self, address: int, copies: driver.Copies) -> None:
-        self._stream.wait_stream(torch.cuda.current_stream(self._device))
-        copies.queue(address, self._stream.cuda_stream)
-
 
 class Route:
     """How a parcel travels; made anew when one of its tensors has moved."""
@@ -166,7 +163,7 @@ class Route:
         held = [in_order(tensors[at].detach()) for at in far]
         self.pointers = pointers
         self.near = _part(parcel, near) if near else None
-        self.copies = driver.Copies(
+        self.copies = native.Copies(
             [places[at] for at in far], [tensor.data_ptr() for tensor in held], [described[at].nbytes for at in far]
         )
         self.gaps = gaps(described, places)

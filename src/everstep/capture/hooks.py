@@ -24,6 +24,7 @@ from everstep.capture.tensors import describe
 from everstep.codec.body import Update
 from everstep.ring.pen import Extent
 from everstep.types import Pair, Tensor
+from everstep.uncollected import uncollected
 
 BUFFER_FULL = "the buffer was full"
 LAYOUTS_MAX = 64
@@ -155,6 +156,7 @@ class Hooks:
     def _bind(self, key: str, hook: Callable[[str, torch.optim.Optimizer, Any, Any], None]) -> Callable[..., None]:
         return lambda optimizer, args, kwargs: hook(key, optimizer, args, kwargs)
 
+    @uncollected()
     def _before(self, key: str, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if not self.watching:
             return
@@ -167,6 +169,7 @@ class Hooks:
         except Exception as failed:  # noqa: BLE001 training must go on; a base may still hold the step
             self._break(f"its gradients could not be captured ({type(failed).__name__}: {failed})")
 
+    @uncollected()
     def _after(self, _key: str, _optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
         if not self.watching:
             return

@@ -23,6 +23,34 @@ def store(address: int, value: int) -> None:
 def load(address: int) -> int:
     """Reads such a word."""
 
+class Copies:
+    """Copies from device memory to places of a pinned block; made once, sent as often as wanted."""
+
+    def __init__(self, places: Sequence[int], sources: Sequence[int], sizes: Sequence[int]) -> None: ...
+
+class Bus:
+    """A thread that brings bytes from a CUDA device to pinned memory, on `stream`, a few MiB at a time, in order.
+
+    Made for the calling thread's CUDA context; `wakes` is an eventfd that is told of all copies that were asked for.
+    Once the driver has refused one, every call raises RuntimeError, and nothing after it says that it arrived.
+    """
+
+    def __init__(self, stream: int, wakes: int) -> None: ...
+    def copy(self, copies: Copies, address: int, training: int) -> int:
+        """Into the block at `address`, once stream `training` has come as far as it is queued now. Their number."""
+
+    def write(self, address: int, value: int) -> int:
+        """A 64-bit word into pinned memory, after everything before it: who reads it sees every copy before it."""
+
+    def hurry(self, number: int) -> None:
+        """Ask for everything up to this number at once. When this returns it is in the stream."""
+
+    def asked(self) -> int:
+        """Everything up to this number is in the stream."""
+
+    def close(self) -> None:
+        """Ask for everything, and end the thread."""
+
 def adam(
     implementation: Implementation,
     parameters: Sequence[int],

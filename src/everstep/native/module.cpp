@@ -8,6 +8,7 @@
 #include <atomic>
 #include <bit>
 
+#include "bus.hpp"
 #include "calls.hpp"
 #include "dispatch.hpp"
 #include "spans.hpp"
@@ -19,6 +20,7 @@ static_assert(std::endian::native == std::endian::little, "digests and logs are 
 
 NB_MODULE(_kernels, m) {
     using namespace everstep;
+    nb::set_leak_warnings(false);  // a process that ends in the middle of training lets go of nothing
 
     m.def("digest", &digest, "pointers"_a, "counts"_a, "widths"_a, "starts"_a, "threads"_a,
           nb::call_guard<nb::gil_scoped_release>());
@@ -61,6 +63,18 @@ NB_MODULE(_kernels, m) {
     m.def("load", [](std::uintptr_t address) {
         return std::atomic_ref<std::uint64_t>(*reinterpret_cast<std::uint64_t*>(address)).load();
     }, "address"_a);
+
+    nb::class_<Copies>(m, "Copies")
+        .def(nb::init<std::vector<std::uint64_t>, std::vector<std::uint64_t>, std::vector<std::size_t>>(), "places"_a,
+             "sources"_a, "sizes"_a);
+    using Unlocked = nb::call_guard<nb::gil_scoped_release>;
+    nb::class_<Bus>(m, "Bus")
+        .def(nb::init<std::uintptr_t, int>(), "stream"_a, "wakes"_a)
+        .def("copy", &Bus::copy, "copies"_a, "address"_a, "training"_a, Unlocked())
+        .def("write", &Bus::write, "address"_a, "value"_a, Unlocked())
+        .def("hurry", &Bus::hurry, "number"_a, Unlocked())
+        .def("asked", &Bus::asked)
+        .def("close", &Bus::close, Unlocked());
 
     m.def("capability", [] { return std::string(active_kernels().name); });
     m.def("threads_max", &threads_max);

@@ -25,6 +25,7 @@ from everstep.ring.ring import REBASE, STATE, UPDATE
 from everstep.ring.watch import watch
 from everstep.settings import Settings
 from everstep.types import Tensor
+from everstep.uncollected import uncollected
 
 NOT_ON_DISK = "the disk does not hold the step before it"
 GAP = "steps before it were not recorded"
@@ -77,6 +78,7 @@ class Recording:
         """What replaying the log took: a base is written before it would take too long."""
         self._pace.resumed(state_bytes, log_bytes, records, seconds)
 
+    @uncollected()
     def commit(self) -> int:
         """Hand over the step just taken."""
         link, hooks = self._link, self._hooks

@@ -34,13 +34,13 @@ from everstep.recover.reduce import fit, in_order
 from everstep.recover.rooms import Rooms
 from everstep.recover.shared import items_of
 from everstep.recover.standin import Optimizers, assemble
-from everstep.recover.uncollected import uncollected
 from everstep.recover.wanted import Wanted
 from everstep.recover.ways import DiskWay
 from everstep.recover.writers import Writers
 from everstep.store.base import Index
 from everstep.store.disk import Files
 from everstep.types import Box, Local, Pair
+from everstep.uncollected import uncollected
 
 Hyper = dict[tuple[str, str], dict[str, Any]]
 """Of each optimizer and parameter, the hyper-parameters of its group."""

@@ -1,5 +1,5 @@
-"""No garbage is collected while a state is loaded: a full collection looks at everything that torch has made, and took
-0.2 s of a load of 1.5. What a load makes is in no cycles, so it is freed as soon as nobody refers to it.
+"""No garbage is collected while a step is taken or a state loaded: a full collection looks at everything that torch has
+made, and takes 0.2 s. What everstep makes is in no cycles, so it is freed as soon as nobody refers to it.
 """
 
 import gc

@@ -1,0 +1,250 @@
+#include "bus.hpp"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <stdexcept>
+#include <string>
+
+namespace everstep {
+namespace {
+
+constexpr std::size_t kPortionBytes = 32 << 20;  // 0.6 ms of a bus of 55 GB/s: less, and waking up takes too large a part
+constexpr auto kLook = std::chrono::microseconds(40);
+
+// The driver's own numbers.
+constexpr int kNotReady = 600;
+constexpr unsigned kBlockingSync = 1, kNoTiming = 2;
+constexpr int kStreamOrder = 1;
+constexpr int kRelaxed = 2;
+
+struct Attributes {
+    int order;
+    int source[2];
+    int target[2];
+    unsigned flags;
+};
+
+// What is used of libcuda, found when it is first needed: the package is built and runs without CUDA as well.
+struct Driver {
+    int (*context_get)(void**);
+    int (*context_set)(void*);
+    int (*event_create)(Event*, unsigned);
+    int (*event_destroy)(Event);
+    int (*event_record)(Event, Stream);
+    int (*event_query)(Event);
+    int (*event_synchronize)(Event);
+    int (*stream_wait)(Stream, Event, unsigned);
+    int (*stream_write)(Stream, std::uint64_t, std::uint64_t, unsigned);
+    int (*copy)(void*, std::uint64_t, std::size_t, Stream);
+    int (*batch)(std::uint64_t*, std::uint64_t*, std::size_t*, std::size_t, Attributes*, std::size_t*, std::size_t,
+                 Stream);
+    int (*capture_mode)(int*);
+
+    Driver() {
+        void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
+        if (!library) throw std::runtime_error("libcuda.so.1 was not found: there is no CUDA driver here.");
+        const auto find = [library](auto& call, const char* name, bool must = true) {
+            call = reinterpret_cast<std::remove_reference_t<decltype(call)>>(dlsym(library, name));
+            if (!call && must) throw std::runtime_error(std::string("the CUDA driver has no ") + name + ".");
+        };
+        find(context_get, "cuCtxGetCurrent");
+        find(context_set, "cuCtxSetCurrent");
+        find(event_create, "cuEventCreate");
+        find(event_destroy, "cuEventDestroy_v2");
+        find(event_record, "cuEventRecord");
+        find(event_query, "cuEventQuery");
+        find(event_synchronize, "cuEventSynchronize");
+        find(stream_wait, "cuStreamWaitEvent");
+        find(stream_write, "cuStreamWriteValue64_v2");
+        find(copy, "cuMemcpyDtoHAsync_v2");
+        find(batch, "cuMemcpyBatchAsync_v2", false);  // CUDA 13
+        find(capture_mode, "cuThreadExchangeStreamCaptureMode");
+    }
+};
+
+const Driver& driver() {
+    static const Driver found;
+    return found;
+}
+
+[[noreturn]] void refuse(int code) {
+    throw std::runtime_error("the CUDA driver refused a copy (error " + std::to_string(code) + ").");
+}
+
+void check(int code) {
+    if (code) refuse(code);
+}
+
+}  // namespace
+
+Copies::Copies(std::vector<std::uint64_t> places, std::vector<std::uint64_t> sources, std::vector<std::size_t> sizes) {
+    if (places.size() != sources.size() || places.size() != sizes.size())
+        throw std::invalid_argument("places, sources and sizes must be equally many.");
+    lists = std::make_shared<const Lists>(Lists{std::move(places), std::move(sources), std::move(sizes)});
+}
+
+Bus::Bus(std::uintptr_t stream, int wakes) : stream_(reinterpret_cast<Stream>(stream)), wakes_(wakes), owner_(getpid()) {
+    check(driver().context_get(&context_));
+    arrived_ = event();
+    thread_ = std::thread(&Bus::run, this);
+}
+
+Bus::~Bus() { close(); }
+
+std::uint64_t Bus::copy(const Copies& copies, std::uint64_t address, std::uintptr_t training) {
+    refuse_if_failed();
+    Job job{.copies = copies.lists, .address = address};
+    {
+        const std::lock_guard lock(mutex_);
+        if (!spare_.empty()) {
+            job.after = spare_.back();
+            spare_.pop_back();
+        }
+    }
+    if (!job.after) job.after = event();
+    check(driver().event_record(job.after, reinterpret_cast<Stream>(training)));
+    return put(std::move(job));
+}
+
+std::uint64_t Bus::write(std::uint64_t address, std::uint64_t value) {
+    refuse_if_failed();
+    return put(Job{.address = address, .value = value});
+}
+
+void Bus::hurry(std::uint64_t number) {
+    std::unique_lock lock(mutex_);
+    number = std::min(number, put_);
+    if (hurried_.load() < number) hurried_.store(number);
+    done_.wait(lock, [&] { return asked_.load() >= number; });
+    lock.unlock();
+    refuse_if_failed();
+}
+
+void Bus::close() {
+    if (getpid() != owner_) {  // a fork: the thread is not here
+        if (thread_.joinable()) thread_.detach();
+        return;
+    }
+    {
+        const std::lock_guard lock(mutex_);
+        closing_ = true;
+        hurried_.store(std::numeric_limits<std::uint64_t>::max());
+    }
+    work_.notify_all();
+    if (!thread_.joinable()) return;
+    thread_.join();
+    for (const Event each : spare_) driver().event_destroy(each);
+    driver().event_destroy(arrived_);
+}
+
+std::uint64_t Bus::put(Job job) {
+    const std::lock_guard lock(mutex_);
+    if (closing_) throw std::runtime_error("nothing travels any more: the bus is closed.");
+    job.number = ++put_;
+    jobs_.push_back(std::move(job));
+    work_.notify_one();
+    return put_;
+}
+
+void Bus::run() {
+    pthread_setname_np(pthread_self(), "everstep-bus");
+    int relaxed = kRelaxed;  // a CUDA graph that another thread captures is not disturbed by what this one asks
+    int code = driver().context_set(context_);
+    code = code ? code : driver().capture_mode(&relaxed);
+    if (code) failed_.store(code);
+    for (;;) {
+        std::unique_lock lock(mutex_);
+        work_.wait(lock, [&] { return closing_ || !jobs_.empty(); });
+        if (jobs_.empty()) return;
+        Job job = std::move(jobs_.front());
+        jobs_.pop_front();
+        lock.unlock();
+        // Where one has failed, none after it may say that it arrived.
+        if (!failed_.load() && (code = perform(job))) failed_.store(code);
+        lock.lock();
+        if (job.after) spare_.push_back(job.after);
+        asked_.store(job.number);
+        lock.unlock();
+        done_.notify_all();
+        const std::uint64_t one = 1;
+        if (job.copies && ::write(wakes_, &one, sizeof one) < 0) continue;  // nobody listens
+    }
+}
+
+int Bus::perform(const Job& job) {
+    if (!job.copies) return driver().stream_write(stream_, job.address, job.value, 0);
+    if (const int code = await(job)) return code;
+    return send(job);
+}
+
+// Until training has made what is to be copied; in a hurry the device waits for that, and the thread does not.
+int Bus::await(const Job& job) {
+    while (!hurried(job)) {
+        const int code = driver().event_query(job.after);
+        if (code != kNotReady) return code;
+        std::this_thread::sleep_for(kLook);
+    }
+    return driver().stream_wait(stream_, job.after, 0);
+}
+
+int Bus::send(const Job& job) {
+    const Copies::Lists& copies = *job.copies;
+    std::vector<Piece> portion;
+    std::size_t room = kPortionBytes;
+    for (std::size_t at = 0; at < copies.sizes.size(); ++at) {
+        for (std::size_t sent = 0; sent < copies.sizes[at];) {
+            const std::size_t left = copies.sizes[at] - sent;
+            const std::size_t nbytes = hurried(job) ? left : std::min(left, room);
+            portion.push_back({job.address + copies.places[at] + sent, copies.sources[at] + sent, nbytes});
+            sent += nbytes;
+            room -= std::min(room, nbytes);
+            if (room || hurried(job)) continue;
+            if (const int code = queue(portion, true)) return code;
+            room = kPortionBytes;
+        }
+    }
+    return queue(portion, !hurried(job));
+}
+
+// `paced`: once those before it have arrived, so that others are served in between.
+int Bus::queue(std::vector<Piece>& portion, bool paced) {
+    if (portion.empty()) return 0;
+    if (paced)
+        if (const int code = driver().event_synchronize(arrived_)) return code;
+    int code = 0;
+    if (driver().batch) {
+        std::vector<std::uint64_t> targets, sources;
+        std::vector<std::size_t> sizes;
+        for (const Piece& piece : portion) {
+            targets.push_back(piece.target);
+            sources.push_back(piece.source);
+            sizes.push_back(piece.nbytes);
+        }
+        Attributes attributes{kStreamOrder, {0, 0}, {0, 0}, 0};
+        std::size_t first = 0;
+        code = driver().batch(targets.data(), sources.data(), sizes.data(), portion.size(), &attributes, &first, 1,
+                              stream_);
+    } else {
+        for (const Piece& piece : portion)
+            code = code ? code : driver().copy(reinterpret_cast<void*>(piece.target), piece.source, piece.nbytes, stream_);
+    }
+    portion.clear();
+    return code ? code : driver().event_record(arrived_, stream_);
+}
+
+void Bus::refuse_if_failed() {
+    if (const int code = failed_.load()) refuse(code);
+}
+
+Event Bus::event() {
+    Event made = nullptr;
+    check(driver().event_create(&made, kBlockingSync | kNoTiming));
+    return made;
+}
+
+}  // namespace everstep

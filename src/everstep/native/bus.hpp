@@ -1,0 +1,90 @@
+// Copies from a device to pinned host memory, a little at a time, by a thread of its own.
+//
+// What is asked of a device waits for everything that was asked for before, whatever its stream or priority: a loss that
+// training reads comes after all the gradients. So only some MiB are asked for at a time.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include <sys/types.h>
+
+namespace everstep {
+
+using Stream = void*;
+using Event = void*;
+
+// Where bytes lie on the device, and where they go in a block: made once, sent as often as wanted. The thread shares
+// what is in it, not the Python object: it never needs the GIL.
+struct Copies {
+    struct Lists {
+        std::vector<std::uint64_t> places, sources;
+        std::vector<std::size_t> sizes;
+    };
+    std::shared_ptr<const Lists> lists;
+
+    Copies(std::vector<std::uint64_t> places, std::vector<std::uint64_t> sources, std::vector<std::size_t> sizes);
+};
+
+class Bus {
+   public:
+    // For the calling thread's CUDA context. `wakes` is an eventfd, told of all copies that have been asked for.
+    Bus(std::uintptr_t stream, int wakes);
+    ~Bus();
+
+    // Copies into the block at `address`, once `training` has come as far as it is queued now. Returns their number.
+    std::uint64_t copy(const Copies& copies, std::uint64_t address, std::uintptr_t training);
+    // A 64-bit word into pinned memory, after everything before it.
+    std::uint64_t write(std::uint64_t address, std::uint64_t value);
+    // Ask for everything up to this number at once. When this returns it is in the stream, and an event can follow it.
+    void hurry(std::uint64_t number);
+    std::uint64_t asked() const { return asked_.load(); }
+    void close();
+
+   private:
+    struct Job {
+        std::uint64_t number = 0;
+        std::shared_ptr<const Copies::Lists> copies;  // none: a word is written
+        std::uint64_t address = 0;
+        std::uint64_t value = 0;
+        Event after = nullptr;
+    };
+    struct Piece {
+        std::uint64_t target, source;
+        std::size_t nbytes;
+    };
+
+    std::uint64_t put(Job job);
+    void run();
+    int perform(const Job& job);
+    int await(const Job& job);
+    int send(const Job& job);
+    int queue(std::vector<Piece>& portion, bool paced);
+    bool hurried(const Job& job) const { return hurried_.load() >= job.number; }
+    void refuse_if_failed();
+    Event event();
+
+    Stream stream_;
+    void* context_ = nullptr;
+    int wakes_;
+    pid_t owner_;
+    std::mutex mutex_;
+    std::condition_variable work_, done_;
+    std::deque<Job> jobs_;
+    std::vector<Event> spare_;
+    std::uint64_t put_ = 0;
+    std::atomic<std::uint64_t> asked_{0}, hurried_{0};
+    std::atomic<int> failed_{0};
+    bool closing_ = false;
+    Event arrived_ = nullptr;  // after the last portion
+    std::thread thread_;
+};
+
+}  // namespace everstep
