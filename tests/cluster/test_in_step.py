@@ -21,7 +21,7 @@ from tests.cluster.programs import Program, differences
 from tests.faults.test_keeper import keeper_pid
 
 WORLD, KEPT, STEPS = 2, 7, 10
-KINDS = ("own", "muon", "factored")
+KINDS = ("own", "muon", "factored", "unowned")
 
 
 class Own(torch.optim.Optimizer):
@@ -59,8 +59,25 @@ class Factored(Own):
                 part.sub_(grad * scale.nan_to_num(0, 0, 0), alpha=group["lr"] * 0.01)
 
 
+class Unowned(Own):
+    """The user's, with state that is no parameter's: how many steps there were, and how fast they are now."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        del closure
+        state: dict[Any, Any] = self.state  # type: ignore[assignment]
+        kept = state.setdefault("all of it", {"count": 0, "pace": torch.ones(3), "last": torch.tensor(0.0)})
+        kept["count"] += 1
+        kept["pace"].mul_(0.9)
+        kept["last"].fill_(kept["count"])
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    parameter.sub_(parameter.grad.sign(), alpha=group["lr"] * float(kept["pace"][2]) / kept["count"])
+
+
 class Trained(Program):
-    """`how`: "own" and "factored" are the user's; "muon" is torch's, which on DTensors asks the other ranks."""
+    """`how`: "muon" is torch's, which on DTensors asks the other ranks; the others are the user's."""
 
     def __init__(self, layout: str, how: str, seed: int = 0) -> None:
         super().__init__(layout, seed)
@@ -69,9 +86,13 @@ class Trained(Program):
             matrices = [p for layer in self.model.layers for p in (layer.up.weight, layer.down.weight)]  # type: ignore[union-attr]
             self.optimizer = torch.optim.Muon(matrices, lr=1e-2)  # type: ignore[assignment]
         else:
-            kind = Own if how == "own" else Factored
+            kind = {"own": Own, "factored": Factored, "unowned": Unowned}[how]
             self.optimizer = kind([{k: g[k] for k in ("params", "lr", "weight_decay")} for g in groups])  # type: ignore[assignment]
         self.schedule = torch.optim.lr_scheduler.ExponentialLR(self.optimizer, 0.97)
+
+    def whole(self) -> dict[str, torch.Tensor]:
+        kept = self.optimizer.state.get("all of it", {})  # type: ignore[call-overload]
+        return super().whole() | {f"{name} of all": torch.as_tensor(held).clone() for name, held in kept.items()}
 
 
 def opened(path: Path, program: Program, **more: Any) -> everstep.Run:
@@ -100,8 +121,8 @@ def trained(rank: int, home: Path) -> None:
             for at in range(STEPS):
                 program.step(at)
                 run.commit()
+                run.wait(timeout=60)  # a slow disk would be given other bases
                 if at + 1 in (KEPT, STEPS):
-                    run.wait(timeout=60)
                     whole = program.whole()
                     if rank == 0:
                         torch.save(whole, home / f"{how}.{at + 1}.pt")
@@ -163,13 +184,16 @@ def test_and_from_memory(home: Path) -> None:
     worlds.spawn(resumed, (home, [("left", "muon", "memory")]), WORLD)
 
 
-def test_an_optimizer_of_the_users_own_is_replayed_in_another_layout_too(kept: Path) -> None:
-    program = Trained("single", "own", seed=5)
-    with opened(kept / "own", program) as run:
+@pytest.mark.parametrize("how", ["own", "unowned"])
+def test_an_optimizer_of_the_users_own_is_replayed_in_another_layout_too(kept: Path, how: str) -> None:
+    program = Trained("single", how, seed=5)
+    with opened(kept / how, program) as run:
         assert run.resume() == KEPT
         assert run.ledger is not None
         assert run.ledger.records > 0
-    assert differences(program.whole(), torch.load(kept / f"own.{KEPT}.pt")) == []
+        names = {item.name for item in run.ledger if item.kind == "optimizer"}
+        assert ("main/#all of it" in names) is (how == "unowned")
+    assert differences(program.whole(), torch.load(kept / f"{how}.{KEPT}.pt")) == []
     assert vars(program.optimizer)["pull"] == 0.1
 
 

@@ -88,6 +88,25 @@ def test_a_base_at_the_end_is_of_the_step_it_names(tmp_path: Path, how: str, dev
         assert again.bits() == then
 
 
+@pytest.mark.parametrize("steps", [1, 2, 7])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_a_state_that_is_waited_for_is_written(tmp_path: Path, steps: int, device: str) -> None:
+    """Of states at every step the disk gets those it has time for, and this one."""
+    program = Counting(device)
+    with program.open(tmp_path / "run", settings=everstep.Settings(source="state")) as run:
+        run.resume()
+        for _ in range(steps):
+            program.step()
+            run.commit()
+        assert run.wait(timeout=20) == steps
+        then = program.bits()
+        program.counts()  # the next step has begun
+    again = Counting(device)
+    with again.open(tmp_path / "run") as run:
+        assert run.resume() == steps
+        assert again.bits() == then
+
+
 @pytest.mark.parametrize("parts", [False, True], ids=["whole", "in-parts"])
 def test_what_a_full_disk_lacks_at_the_end_waits_in_memory(
     tmp_path: Path, around: Around, monkeypatch: pytest.MonkeyPatch, parts: bool

@@ -17,6 +17,7 @@ from everstep.capture.shards import local
 from everstep.capture.tensors import describe
 from everstep.codec import tree
 from everstep.codec.body import aligned
+from everstep.errors import Unsupported
 from everstep.native import square_root
 from everstep.store import base
 from everstep.store.state import Description, Placed
@@ -184,6 +185,10 @@ def _state(key: str, roster: Roster, tensors: dict[str, torch.Tensor]) -> dict[s
 
     state: dict[str, Any] = {}
     for parameter, held in roster.optimizers[key].state.items():
-        name = names[id(parameter)] if isinstance(parameter, torch.Tensor) else f"#{parameter}"
+        if not isinstance(parameter, torch.Tensor | str):
+            raise Unsupported(
+                f"optimizer {key!r} keeps state under {parameter!r}, which is neither a parameter nor a text."
+            )
+        name = f"#{parameter}" if isinstance(parameter, str) else names[id(parameter)]
         state[name] = tree.encode(dict(held) if isinstance(held, dict) else held, f"optimizer/{key}/{name}", put)
     return state

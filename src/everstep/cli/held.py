@@ -52,6 +52,11 @@ def _states(
     found: dict[str, dict[str, Any]] = {}
     for index in indexes:
         for entry in index.content.optimizers:
+            if entry.key == key and entry.unowned:
+                texts = ", ".join(map(repr, entry.unowned))
+                raise Unsupported(
+                    f"optimizer {key!r} keeps state under {texts}, for no parameter: it cannot be exported."
+                )
             for name, said in entry.state.items() if entry.key == key else ():
                 if isinstance(said, dict) and name in parameters:
                     plain = {k: v for k, v in said.items() if not (isinstance(v, dict) and v.get("$") == "tensor")}

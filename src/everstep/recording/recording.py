@@ -133,13 +133,16 @@ class Recording:
         random numbers, or counted.
         """
         link, unheld = self._link, self._hooks.why_base == NOT_ON_DISK
-        spared = self._owed or unheld or link.wants_base or link.ring.word(rings.W_DROPPED) > 0
+        alone = not self._hooks.captures  # states, of which the disk gets those it has time for
+        spared = alone or self._owed or unheld or link.wants_base or link.ring.word(rings.W_DROPPED) > 0
         if not spared or self.recorded < self.step or self._unsettled or link.acknowledged >= self.step:
             return True
         if not self._still():
             return False
         link.ready(PIN_SECONDS if seconds is None else seconds)
         if link.wait_for_base(seconds, patiently=True) and link.acknowledged < self.step:
+            if alone:
+                self._put_rebase(self.step)
             self._state(self.step, to_disk=True, must=True)
             self.finish()
             self._link.poke()
@@ -214,8 +217,7 @@ class Recording:
             self._program.call_the_roll()
             self._hooks.rename(self._program.roster)
         self._hooks.say_all()
-        piece = record.take_rebase(self._hooks, self._program.roster, self._program.owned)
-        self._vouch(link.put_record(REBASE, step, [piece], [], []), step)
+        self._put_rebase(step)
         if not self._state(step, to_disk=not self._owed, must=True):
             self._give_up(step, why)
             return False
@@ -232,12 +234,16 @@ class Recording:
             self._give_up(step, "the disk was still writing the state before it")
             return False
         if to_disk:
-            piece = record.take_rebase(self._hooks, self._program.roster, self._program.owned)
-            self._vouch(self._link.put_record(REBASE, step, [piece], [], []), step)
+            self._put_rebase(step)
         if self._state(step, to_disk=to_disk, must=True):
             return True
         self._give_up(step, "no area was free")
         return False
+
+    def _put_rebase(self, step: int) -> None:
+        """A record that says what the base of this step must prove to be."""
+        piece = record.take_rebase(self._hooks, self._program.roster, self._program.owned)
+        self._vouch(self._link.put_record(REBASE, step, [piece], [], []), step)
 
     def _turn(self) -> str | None:
         """Gradients are recorded from now on, if that is the better way; then a base must come first."""

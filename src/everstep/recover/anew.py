@@ -1,5 +1,6 @@
-"""What cannot be laid out anew: optimizer state that is not cut as its parameter is, and param groups put together of
-groups that differ. Found in the writers' indexes, before anything is changed.
+"""What cannot be laid out anew: optimizer state that is not cut as its parameter is, or is no parameter's and not the
+same everywhere, and param groups put together of groups that differ. Found in the writers' indexes, before anything is
+changed.
 """
 
 from collections.abc import Container, Iterator, Sequence
@@ -7,12 +8,14 @@ from typing import Any
 
 from everstep.capture.roster import Roster
 from everstep.capture.shards import held_of
+from everstep.recover import unowned
 from everstep.store.base import Index
 
 
 def differences(indexes: Sequence[Index], roster: Roster, optimizers: Container[str]) -> list[str]:
     """Of these optimizers, which the program has as the run has them."""
-    return [*_uncut(indexes, roster, optimizers), *_torn(indexes, roster, optimizers)]
+    unlike = dict.fromkeys(unowned.differences(indexes, optimizers))
+    return [*_uncut(indexes, roster, optimizers), *unlike, *_torn(indexes, roster, optimizers)]
 
 
 def owners(index: Index) -> dict[str, tuple[str, str, str]]:

@@ -14,7 +14,7 @@ from everstep.capture.snapshot import versions
 from everstep.recover import match
 from everstep.recover.ferry import Ferry
 from everstep.recover.ledger import Item, Ledger, Status, refuse
-from everstep.recover.place import copy_common, place_base
+from everstep.recover.place import copy_common, place_base, unowned
 from everstep.recover.recover import Recovered, recover
 from everstep.recover.standin import assemble
 from everstep.recover.ways import Way
@@ -105,6 +105,7 @@ def _items(recovered: Recovered, roster: Roster, context: Context, missing: list
             for name, p in roster.parameters.items()
             if p in optimizer.state
         ]
+        items += [_item(f"{key}/#{text}", "optimizer", key in held, through) for text in unowned(optimizer)]
     derived = set(recovered.index.content.derived)
     kinds: dict[str, Any] = {"buffer": "buffer", "extra": "extra", "state": "state", "rng": "generator"}
     ours = {"buffer": set(roster.buffers()), "extra": set(roster.extra()), "state": set(context.state)}

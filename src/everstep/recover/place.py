@@ -31,17 +31,29 @@ def place_base(index: Index, tensors: Mapping[str, torch.Tensor], roster: Roster
             continue
         place_groups(_by_name(_said(entry, tensors), roster, entry.key), optimizer)
         optimizer.state.clear()
+        _place_unowned(index, entry, tensors, optimizer)
         for name, held in entry.state.items():
-            decoded = tree.decode(held, tensors.__getitem__)
-            if name.startswith("#"):
-                cast("dict[Any, Any]", optimizer.state)[name[1:]] = decoded  # some optimizers keep state under a text
-            elif name in roster.parameters and _same_shape(tensors.get(f"model/{name}"), roster.parameters[name]):
-                parameter = roster.parameters[name]
+            if name in roster.parameters and _same_shape(tensors.get(f"model/{name}"), roster.parameters[name]):
+                parameter, decoded = roster.parameters[name], tree.decode(held, tensors.__getitem__)
                 check(entry.kind, name, decoded, parameter)
                 far = {key for key in decoded if f"optimizer/{entry.key}/{name}/{key}" in index.content.far}
                 optimizer.state[parameter] = {
                     key: _beside(value, parameter, ferry, far=key in far) for key, value in decoded.items()
                 }
+
+
+def _place_unowned(
+    index: Index, entry: OptimizerEntry, tensors: Mapping[str, torch.Tensor], optimizer: torch.optim.Optimizer
+) -> None:
+    """What an optimizer keeps for no parameter, on the device of its parameters; scalars where they were."""
+    device = next((local(held).device for group in optimizer.param_groups for held in group["params"]), None)
+
+    def brought(name: str) -> torch.Tensor:
+        near = tensors[name].dim() == 0 and name not in index.content.far
+        return tensors[name].clone() if near else tensors[name].to(device, copy=True)
+
+    for text, held in entry.unowned.items():
+        cast("dict[Any, Any]", optimizer.state)[text] = tree.decode(held, brought)
 
 
 def place_hyper(index: Index, tensors: Mapping[str, torch.Tensor], roster: Roster) -> None:
@@ -71,6 +83,13 @@ def copy_common(source: Roster, target: Roster, ferry: Ferry) -> None:
             if theirs in optimizer.state:
                 held = optimizer.state[theirs].items()
                 mine.state[ours] = {name: _beside(value, ours, ferry) for name, value in held}
+        cast("dict[Any, Any]", mine.state).update(unowned(optimizer))
+
+
+def unowned(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """What it keeps for no parameter, by the text under which it does."""
+    state = cast("dict[Any, Any]", optimizer.state)
+    return {text: held for text, held in state.items() if isinstance(text, str)}
 
 
 def _said(entry: OptimizerEntry, tensors: Mapping[str, torch.Tensor]) -> Said:

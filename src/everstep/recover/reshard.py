@@ -34,6 +34,7 @@ from everstep.recover.reduce import fit, in_order
 from everstep.recover.rooms import Rooms
 from everstep.recover.shared import items_of
 from everstep.recover.standin import Optimizers, assemble
+from everstep.recover.unowned import Unowned
 from everstep.recover.wanted import Wanted
 from everstep.recover.ways import DiskWay
 from everstep.recover.writers import Writers
@@ -95,6 +96,7 @@ def _onto_shards(
     hyper: Hyper = {}
     found: dict[int, Recovered] = {}
     brought: list[Brought] = []
+    unowned = Unowned()
     summed = {id(reduction.each.held): reduction for reduction in reductions}
     for optimizer in roster.optimizers.values():
         optimizer.state.clear()
@@ -120,10 +122,12 @@ def _onto_shards(
                     reduction.add(one)  # the next version takes its place
                 else:
                     brought.append(one)
+            unowned.add(stand_in)
             found[at] = recovered
         _complete(step, wanted)
         proved = prove(step, brought, ranks)  # the ranks meet there: all of them have read
     _place_hyper(roster, hyper, optimizers)
+    unowned.place(roster, optimizers)
     same = not new and not differs and writers.index(rank).held == {name: want.held for name, want in wanted.items()}
     wanted |= {reduction.want.name: reduction.finish(roster.optimizers.values()) for reduction in reductions}
     first, *others = (found[at] for at in used)

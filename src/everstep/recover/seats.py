@@ -172,10 +172,10 @@ def _sit(index: Index, tensors: Mapping[str, torch.Tensor], roster: Roster) -> N
         optimizer = roster.optimizers[entry.key]
         place_groups([tree.decode(group.hyper, tensors.__getitem__) for group in entry.groups], optimizer)
         optimizer.state.clear()
+        for text, held in entry.unowned.items():
+            cast("dict[Any, Any]", optimizer.state)[text] = tree.decode(held, tensors.__getitem__)
         for name, held in entry.state.items():
-            if name.startswith("#"):
-                cast("dict[Any, Any]", optimizer.state)[name[1:]] = tree.decode(held, tensors.__getitem__)
-            elif name in roster.parameters:
+            if name in roster.parameters:
                 decoded = tree.decode(held, tensors.__getitem__)
                 check(entry.kind, name, decoded, roster.parameters[name])
                 optimizer.state[roster.parameters[name]] = decoded

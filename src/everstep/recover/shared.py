@@ -6,6 +6,7 @@ from typing import Any
 from everstep.capture.context import Context
 from everstep.capture.roster import Roster
 from everstep.recover.ledger import Item, Status
+from everstep.recover.place import unowned
 from everstep.recover.recover import Recovered
 from everstep.recover.wanted import Wanted
 
@@ -21,8 +22,9 @@ def items_of(
         for key, optimizer in roster.optimizers.items():
             if want.parameter in optimizer.state:
                 yield Item(f"{key}/{name}", "optimizer", "restored", "; ".join(want.origins))
-    for key in roster.optimizers:
+    for key, optimizer in roster.optimizers.items():
         restored = key in optimizers
+        yield from (Item(f"{key}/#{text}", "optimizer", "restored", "the writers agree") for text in unowned(optimizer))
         origin = "by the parameters' names" if restored else "the program"
         yield Item(key, "hyper", "restored" if restored else "kept", origin)
     kinds: dict[str, Any] = {"buffer": "buffer", "extra": "extra", "state": "state", "rng": "generator"}

@@ -44,6 +44,12 @@ class OptimizerEntry(msgspec.Struct, frozen=True):
     groups: tuple[Group, ...]
     state: dict[str, Any]
 
+    @property
+    def unowned(self) -> dict[str, Any]:
+        """What it keeps for no parameter but under a text, by that text."""
+        owners = {name for group in self.groups for name in group.parameters}
+        return {name[1:]: held for name, held in self.state.items() if name[:1] == "#" and name not in owners}
+
 
 class Beside(msgspec.Struct, frozen=True, array_like=True):
     """Which box of a tensor a writer held, and its digest."""
@@ -109,8 +115,8 @@ def shared(content: Content, owned: frozenset[str], tensors: Iterable[str]) -> t
     others = {name for name in tensors if name.startswith("model/") and name.removeprefix("model/") not in owned}
     optimizers = []
     for entry in content.optimizers:
-        away = {name for name in entry.state if not name.startswith("#") and name not in owned}
-        others |= {tensor for name in away for tensor in _named(entry.state[name])}
+        away = entry.state.keys() - owned - {f"#{text}" for text in entry.unowned}
+        others |= {tensor for name in away for tensor in named(entry.state[name])}
         groups = tuple(Group(tuple(n for n in group.parameters if n in owned), group.hyper) for group in entry.groups)
         state = {name: held for name, held in entry.state.items() if name not in away}
         optimizers.append(OptimizerEntry(entry.key, entry.kind, groups, state))
@@ -121,16 +127,16 @@ def shared(content: Content, owned: frozenset[str], tensors: Iterable[str]) -> t
     ), others  # fmt: skip
 
 
-def _named(tree: Any) -> Iterator[str]:
+def named(tree: Any) -> Iterator[str]:
     """The tensors that a tree names."""
     if isinstance(tree, list):
         for inner in tree:
-            yield from _named(inner)
+            yield from named(inner)
     elif isinstance(tree, dict):
         if tree.get("$") in ("tensor", "ndarray") and isinstance(tree.get("v"), str):
             yield tree["v"]
         for inner in tree.values():
-            yield from _named(inner)
+            yield from named(inner)
 
 
 def write(
