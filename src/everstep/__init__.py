@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from everstep.api import Run, open  # noqa: A004
-    from everstep.integrations.loader import Loader
+    from everstep.integrations.loader import Loader, Place
     from everstep.recover.offline import Restored
     from everstep.recover.restore import restore
     from everstep.settings import Settings
 
 __version__ = "0.1.0"
-__all__ = ["Loader", "Restored", "Run", "Settings", "__version__", "errors", "open", "restore"]
+__all__ = ["Loader", "Place", "Restored", "Run", "Settings", "__version__", "errors", "open", "restore"]
 
 _HOME = {
     "Loader": "everstep.integrations.loader",
+    "Place": "everstep.integrations.loader",
     "Restored": "everstep.recover.offline",
     "Run": "everstep.api",
     "Settings": "everstep.settings",

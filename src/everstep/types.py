@@ -116,6 +116,13 @@ def boxed(name: str, shape: tuple[int, ...], box: Box) -> Local:
     return Local(name, shape, extents, (Piece(box, 0, tuple(reversed(steps))),) if size else ())
 
 
+class DataPlace(msgspec.Struct, frozen=True, array_like=True):
+    """Which part of the data a rank reads: its number among those that read different parts, and theirs."""
+
+    rank: int
+    world: int
+
+
 def padded(count: int) -> int:
     """`count` rounded up to the alignment."""
     return -(-count // ALIGN) * ALIGN

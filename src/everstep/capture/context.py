@@ -16,7 +16,7 @@ from everstep.capture.roster import Roster
 from everstep.capture.tensors import describe, to_bytes
 from everstep.codec import tree
 from everstep.errors import Unsupported
-from everstep.types import Bytes, Tensor
+from everstep.types import Bytes, DataPlace, Tensor
 
 
 @runtime_checkable
@@ -57,6 +57,12 @@ class Context:
     @property
     def state(self) -> dict[str, Stateful]:
         return self._state
+
+    @property
+    def place(self) -> DataPlace | None:
+        """Which part of the data this rank reads, as the first item says that knows."""
+        told = (getattr(item, "place", None) for item in self._state.values())
+        return next((place for place in told if isinstance(place, DataPlace)), None)
 
     def everything(self) -> dict[str, Encoded]:
         """All items, for a base. What the log says next is relative to this."""

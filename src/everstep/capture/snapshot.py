@@ -99,7 +99,7 @@ class Camera:
         small += [blob for _, blobs in hyper.values() for blob in blobs]
         content = base.Content(
             optimizers, dict(roster.aliases), roster.derived(), {name: item.tree for name, item in items.items()}, "",
-            "", versions(), fixed.far, dict(roster.layout),
+            "", versions(), fixed.far, dict(roster.layout), place=context.place,
         )  # fmt: skip
         far = [pair for item in items.values() for pair in item.far]
         return Picture(fixed, content, small, far, None if owned is None else tuple(sorted(owned)))

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
 from everstep.company import company
 from everstep.errors import Misuse
+from everstep.types import DataPlace
 
 
 class Order:
@@ -85,7 +86,9 @@ class Loader:
         if batch_size < 1:
             raise Misuse(f"everstep.Loader: a batch has at least 1 sample, not {batch_size!r}.")
         self._order = Order(len(dataset), shuffle=shuffle, seed=seed)
-        self._share = Share(self._order, batch_size, *_place(rank, world), drop_last=drop_last)
+        self.place = DataPlace(*_place(rank, world))
+        """Random numbers go on with whoever reads this part of the data."""
+        self._share = Share(self._order, batch_size, self.place.rank, self.place.world, drop_last=drop_last)
         self._loader: DataLoader[Any] = DataLoader(
             cast("Dataset[Any]", dataset), batch_sampler=self._share, generator=torch.Generator(), **options
         )
@@ -130,6 +133,20 @@ class Loader:
         self._epoch, self._samples = int(state["epoch"]), int(state["samples"])
 
 
+class Place:
+    """Says which part of the data a rank reads where another loader reads it: its data-parallel rank, and their number.
+    Put it into `state=`."""
+
+    def __init__(self, rank: int, world: int) -> None:
+        self.place = DataPlace(*_place(rank, world))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}  # it is the program's to say
+
+    def load_state_dict(self, state: dict[str, Any], /) -> None:
+        pass
+
+
 def _place(rank: int | None, world: int | None) -> tuple[int, int]:
     """Which part of each batch is read here. Several ranks that do not say would all read the same."""
     if rank is None and world is None:
@@ -140,5 +157,5 @@ def _place(rank: int | None, world: int | None) -> tuple[int, int]:
             )
         return 0, 1
     if rank is None or world is None or not 0 <= rank < world:
-        raise Misuse(f"everstep.Loader: rank {rank!r} of {world!r} cannot be.")
+        raise Misuse(f"rank {rank!r} of {world!r} that read different data cannot be.")
     return rank, world

@@ -8,10 +8,11 @@ from everstep.types import Box
 Held = Mapping[str, Sequence[Box]]
 
 
-def order(rank: int, world: int, writers: int) -> list[int]:
-    """All writers, as a rank asks them: the one that was this rank, or the first, then the nearest to its place among
-    the ranks. Where both cut alike, only finer or coarser, what it wants is there."""
-    own = rank if rank < writers else 0
+def order(rank: int, world: int, writers: int, own: int | None = None) -> list[int]:
+    """All writers, as a rank asks them: its `own`, which is the one that was this rank, or the first, unless said
+    otherwise; then the nearest to its place among the ranks. Where both cut alike, only finer or coarser, what it wants
+    is there."""
+    own = own if own is not None else rank if rank < writers else 0
     place = (2 * rank + 1) * writers // (2 * world)
     return [own, *(at for at in sorted(range(writers), key=lambda at: (abs(at - place), at)) if at != own)]
 

@@ -21,7 +21,7 @@ from everstep.capture.shards import held_of, local
 from everstep.company import Company
 from everstep.errors import Damaged, Mismatch
 from everstep.layout.owners import order, read_from
-from everstep.recover import anew, choose, match, seats
+from everstep.recover import anew, choose, kin, match, seats
 from everstep.recover.diverged import refuse_diverged
 from everstep.recover.exchange import passed_on
 from everstep.recover.ledger import Ledger, refuse
@@ -73,9 +73,10 @@ def _onto_shards(
     writers: Writers, roster: Roster, context: Context, ranks: Company, *, alone: bool, strict: bool
 ) -> tuple[Ledger, bool]:
     rank, step, began = ranks.rank, writers.step, time.perf_counter()
-    new, asked = rank >= len(writers), order(rank, ranks.world, len(writers))
-    own = asked[0]
     wanted = {name: _wanted(name, parameter, roster) for name, parameter in roster.parameters.items()}
+    goes_on = kin.own(writers, rank, context.place, {name: want.held for name, want in wanted.items()})
+    new, asked = goes_on is None, order(rank, ranks.world, len(writers), goes_on)
+    own = asked[0]
     reductions = fit(wanted, writers, asked)
     used, absent = _used(writers, asked, wanted, _context(roster))
     if alone:
@@ -128,13 +129,14 @@ def _onto_shards(
         proved = prove(step, brought, ranks)  # the ranks meet there: all of them have read
     _place_hyper(roster, hyper, optimizers)
     unowned.place(roster, optimizers)
-    same = not new and not differs and writers.index(rank).held == {name: want.held for name, want in wanted.items()}
+    holds = {name: want.held for name, want in wanted.items()}
+    same = goes_on == rank and not differs and writers.index(rank).held == holds
     wanted |= {reduction.want.name: reduction.finish(roster.optimizers.values()) for reduction in reductions}
     first, *others = (found[at] for at in used)
     ours = _with_parts_of_others(_without_generators(first) if new else first, others)
     missing = place_context(ours, roster, context)
     if new:
-        rng.derive(writers.index(own).run, step, rank)
+        rng.derive(writers.index(own).run, step, rank if context.place is None else context.place.rank)
     what = "things than the run" if differs else "parts than the run's writer did"
     changed = None if same else f"the program holds other {what}"
     items = items_of(wanted, roster, context, ours, missing, optimizers, new=new, alone=alone)

@@ -35,7 +35,8 @@ def items_of(
             if alone:  # else it is with another rank
                 yield Item(rest, kinds[kind], "missing", own.origin)
         elif new and kind == "rng":
-            yield Item(rest, "generator", "derived", "from run, step and rank: nobody was this rank before")
+            told = "rank: nobody was it" if context.place is None else "part of the data: nobody read it"
+            yield Item(rest, "generator", "derived", f"from run, step and {told} before")
         else:
             status: Status = "kept" if rest in missing else "restored"
             yield Item(rest, kinds[kind], status, f"record {step} of {own.origin}")

@@ -16,7 +16,7 @@ from everstep.errors import Damaged
 from everstep.store import document, names
 from everstep.store.disk import Disk, Files, write_new
 from everstep.store.manifest import BaseEntry
-from everstep.types import ALIGN, DTYPE_BYTES, Box, Bytes, Local, Pair, Tensor, boxed, combine
+from everstep.types import ALIGN, DTYPE_BYTES, Box, Bytes, DataPlace, Local, Pair, Tensor, boxed, combine
 
 REALS = {"C64": "F32", "C128": "F64"}
 
@@ -73,6 +73,8 @@ class Content(msgspec.Struct, frozen=True, omit_defaults=True):
     """Of parameters that are parts of others: which. The rest are what their boxes say."""
     beside: dict[str, Beside] = {}
     """Tensors that the writer held, and that another wrote who held the same."""
+    place: DataPlace | None = None
+    """Of the data that the writer read, if it said so."""
 
 
 class Index(msgspec.Struct, frozen=True, dict=True):
