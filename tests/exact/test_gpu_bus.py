@@ -15,8 +15,9 @@ pytestmark = pytest.mark.gpu
 MIB = 1 << 20
 
 
-@pytest.fixture
-def bus() -> Iterator[Bus]:
+@pytest.fixture(params=[module.PORTION_BYTES, 1_000_003], ids=["portions", "small portions"])
+def bus(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bus]:
+    monkeypatch.setattr(module, "PORTION_BYTES", request.param)
     made = Bus(torch.device("cuda"))
     yield made
     made.close()

@@ -2,7 +2,7 @@
 
 Whatever stream asks, a device copies to the host in the order in which it was asked. Were a step's gradients asked for
 at once, a loss that training reads just after would come behind all of them: 52 ms for 3 GB. So a thread (`native.Bus`)
-asks for some MiB at a time. Torch knows nothing of what it has not asked for yet: that memory is held here. Where the
+asks for a portion at a time. Torch knows nothing of what it has not asked for yet: that memory is held here. Where the
 device has none to spare everything is asked for at once; then torch waits for it, and uses it again, when it must.
 """
 
@@ -18,6 +18,8 @@ from everstep import native
 
 Held = deque[tuple[int, Sequence[torch.Tensor]]]
 EVERYTHING = 1 << 63
+PORTION_BYTES = 64 << 20
+"""1.2 ms of a bus of 55 GB/s. Nothing travels while the thread wakes up: with less, that would be too large a part."""
 SMALL_BYTES = 1 << 20
 """So little is always held."""
 SPARE = 2
@@ -36,7 +38,7 @@ class Bus:
         self._roomy, self._calls = False, 0
         wakes, ended = os.eventfd(0), threading.Event()
         with torch.cuda.device(device):
-            self._native = native.Bus(self.stream.cuda_stream, wakes)
+            self._native = native.Bus(self.stream.cuda_stream, wakes, PORTION_BYTES)
         arguments = (self._native, wakes, ended, self._held, self._lock, self.stream)
         threading.Thread(target=_listen, args=arguments, name="everstep-bus", daemon=True).start()
         self._end = weakref.finalize(self, _end, self._native, wakes, ended)

@@ -29,13 +29,13 @@ class Copies:
     def __init__(self, places: Sequence[int], sources: Sequence[int], sizes: Sequence[int]) -> None: ...
 
 class Bus:
-    """A thread that brings bytes from a CUDA device to pinned memory, on `stream`, a few MiB at a time, in order.
+    """A thread that brings bytes from a CUDA device to pinned memory, on `stream`, a portion at a time, in order.
 
     Made for the calling thread's CUDA context; `wakes` is an eventfd that is told of all copies that were asked for.
     Once the driver has refused one, every call raises RuntimeError, and nothing after it says that it arrived.
     """
 
-    def __init__(self, stream: int, wakes: int) -> None: ...
+    def __init__(self, stream: int, wakes: int, portion_bytes: int) -> None: ...
     def copy(self, copies: Copies, address: int, training: int) -> int:
         """Into the block at `address`, once stream `training` has come as far as it is queued now. Their number."""
 

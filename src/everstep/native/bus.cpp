@@ -13,7 +13,6 @@
 namespace everstep {
 namespace {
 
-constexpr std::size_t kPortionBytes = 64 << 20;  // 1.2 ms of a bus of 55 GB/s: less, and waking up takes too large a part
 constexpr auto kLook = std::chrono::microseconds(40);
 
 // The driver's own numbers.
@@ -88,7 +87,9 @@ Copies::Copies(std::vector<std::uint64_t> places, std::vector<std::uint64_t> sou
     lists = std::make_shared<const Lists>(Lists{std::move(places), std::move(sources), std::move(sizes)});
 }
 
-Bus::Bus(std::uintptr_t stream, int wakes) : stream_(reinterpret_cast<Stream>(stream)), wakes_(wakes), owner_(getpid()) {
+Bus::Bus(std::uintptr_t stream, int wakes, std::size_t portion_bytes)
+    : stream_(reinterpret_cast<Stream>(stream)), wakes_(wakes), portion_bytes_(portion_bytes), owner_(getpid()) {
+    if (!portion_bytes) throw std::invalid_argument("a portion has at least one byte.");
     check(driver().context_get(&context_));
     arrived_ = event();
     thread_ = std::thread(&Bus::run, this);
@@ -195,7 +196,7 @@ int Bus::await(const Job& job) {
 int Bus::send(const Job& job) {
     const Copies::Lists& copies = *job.copies;
     std::vector<Piece> portion;
-    std::size_t room = kPortionBytes;
+    std::size_t room = portion_bytes_;
     for (std::size_t at = 0; at < copies.sizes.size(); ++at) {
         for (std::size_t sent = 0; sent < copies.sizes[at];) {
             const std::size_t left = copies.sizes[at] - sent;
@@ -205,7 +206,7 @@ int Bus::send(const Job& job) {
             room -= std::min(room, nbytes);
             if (room || hurried(job)) continue;
             if (const int code = queue(portion, true)) return code;
-            room = kPortionBytes;
+            room = portion_bytes_;
         }
     }
     return queue(portion, !hurried(job));

@@ -1,7 +1,7 @@
 // Copies from a device to pinned host memory, a little at a time, by a thread of its own.
 //
 // What is asked of a device waits for everything that was asked for before, whatever its stream or priority: a loss that
-// training reads comes after all the gradients. So only some MiB are asked for at a time.
+// training reads comes after all the gradients. So only a portion is asked for at a time.
 #pragma once
 
 #include <atomic>
@@ -36,7 +36,7 @@ struct Copies {
 class Bus {
    public:
     // For the calling thread's CUDA context. `wakes` is an eventfd, told of all copies that have been asked for.
-    Bus(std::uintptr_t stream, int wakes);
+    Bus(std::uintptr_t stream, int wakes, std::size_t portion_bytes);
     ~Bus();
 
     // Copies into the block at `address`, once `training` has come as far as it is queued now. Returns their number.
@@ -74,6 +74,7 @@ class Bus {
     Stream stream_;
     void* context_ = nullptr;
     int wakes_;
+    std::size_t portion_bytes_;
     pid_t owner_;
     std::mutex mutex_;
     std::condition_variable work_, done_;
