@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from click.testing import CliRunner
 
 import everstep
+from everstep.cli.main import cli
 from everstep.types import DataPlace
 from tests import worlds
 from tests.cluster.programs import Program
@@ -97,6 +99,8 @@ def test_who_reads_the_same_draws_the_same(tmp_path: Path) -> None:
     worlds.spawn(four, (tmp_path,), 4)
     worlds.spawn(two, (tmp_path,), 2)
     assert drawn(tmp_path / "run", everstep.Place(0, 1), "single") == (expected(0), "restored")
+    done = CliRunner().invoke(cli, ["explain", str(tmp_path / "run"), "--onto", "fsdp:8"], obj={})
+    assert "one of 0 to 1 goes on with those of that part" in done.output
 
 
 def test_a_loader_says_it_as_well() -> None:

@@ -5,7 +5,7 @@ reads the tensors that have something it wants, each whole, because its digest i
 whole part of each such writer.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from everstep.errors import StepNotHeld
@@ -19,7 +19,7 @@ from everstep.recover.cohort import inventories, stand
 from everstep.recover.parts import boxes_of
 from everstep.store import base
 from everstep.store.disk import Disk
-from everstep.types import DTYPE_BYTES, Box, Local, Tensor
+from everstep.types import DTYPE_BYTES, Box, DataPlace, Local, Tensor
 
 Held = Mapping[str, Sequence[Box]]
 """Boxes by the logical tensor."""
@@ -36,6 +36,7 @@ class Writer:
     record_bytes: int
     held: dict[str, Tensor]
     parameters: dict[str, Local]
+    place: DataPlace | None = None
 
     @property
     def nbytes(self) -> int:
@@ -80,7 +81,7 @@ def writers(disk: Disk, url: str, step: int | None = None) -> tuple[int, tuple[W
         parts.append(
             Writer(
                 rank, route.base.step, route.base.nbytes, len(route.records), records,
-                {stored.tensor.name: stored.tensor for stored in index.tensors}, index.held,
+                {stored.tensor.name: stored.tensor for stored in index.tensors}, index.held, index.content.place,
             )
         )  # fmt: skip
     return found.step, tuple(parts)
@@ -107,14 +108,20 @@ def explain(step: int, parts: Sequence[Writer], spec: Spec, names: Mapping[str, 
         f"{told}: {count} ranks held values of their own. As many get them back; others get the {how}."
         for count, how, told in kinds(theirs.values())
     ]
-    if spec.mesh.size > len(parts):
-        notes.append(
-            f"ranks {len(parts)} to {spec.mesh.size - 1} are new: they get random numbers derived from run, step and "
-            "rank."
+    return Explained(step, tuple(parts), readings, (*notes, *_generators(parts, spec.mesh.size)))
+
+
+def _generators(parts: Sequence[Writer], size: int) -> Iterator[str]:
+    """Whose random numbers go on, and whose do not."""
+    if (place := parts[0].place) is not None:
+        yield (
+            "random numbers and state= go by the part of the data that a rank reads: who says with Loader or Place "
+            f"that it is one of 0 to {place.world - 1} goes on with those of that part, others get derived ones."
         )
-    if spec.mesh.size < len(parts):
-        notes.append(f"random numbers and state= of writers {spec.mesh.size} to {len(parts) - 1} are not used.")
-    return Explained(step, tuple(parts), readings, tuple(notes))
+    elif size > len(parts):
+        yield f"ranks {len(parts)} to {size - 1} are new: they get random numbers derived from run, step and rank."
+    elif size < len(parts):
+        yield f"random numbers and state= of writers {size} to {len(parts) - 1} are not used."
 
 
 def _reading(
