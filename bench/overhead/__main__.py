@@ -15,6 +15,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ import torch.distributed as dist
 from bench.harness import Row, document, show
 from bench.models import Program, build
 from bench.overhead import peered, recorded
-from bench.overhead.blocks import host_bandwidth, settle, slowest, timed
+from bench.overhead.blocks import host_bandwidth, settle, slowest, tight, timed
 from bench.overhead.cases import FULL, QUICK, Job, chosen
 from bench.overhead.clock import steady
 from bench.overhead.costs import spread_pct
@@ -85,8 +86,9 @@ def run(job: Job, device: torch.device) -> Iterator[list[Row] | None]:
     timed(program, WARM)
     say(f"{job.label}: built and warm after {time.perf_counter() - began:.1f} s")
     with tempfile.TemporaryDirectory(prefix="everstep-bench-") as home:
-        if job.sources:
-            yield from sources(job, program, Path(home))
+        with tight(program) if job.plan.tight else nullcontext():
+            if job.sources:
+                yield from sources(job, program, Path(home))
         for name in job.peers:
             yield one_peer(job, program, name, Path(home))
     del program

@@ -6,7 +6,8 @@ training stream is waited for: a copy that is still under way beside it belongs 
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,6 +55,21 @@ def settle(device: torch.device) -> None:
     """Wait for the training stream."""
     if device.type == "cuda":
         torch.cuda.current_stream().synchronize()
+
+
+@contextmanager
+def tight(program: Program) -> Iterator[None]:
+    """A device with one per cent more memory than torch's allocator takes for this program."""
+    settle(program.device)
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    timed(program, 3)
+    share = 1.01 * torch.cuda.max_memory_reserved() / torch.cuda.get_device_properties(program.device).total_memory
+    torch.cuda.set_per_process_memory_fraction(share)
+    try:
+        yield
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
 
 
 def slowest(block: Block, count: int = 4) -> str:

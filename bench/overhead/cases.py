@@ -20,6 +20,8 @@ class Plan:
     """For the intervals of one peer. Every step is always measured, others while this lasts."""
     logged: bool = False
     """Whether the loop reads the loss after every step, as many do: then it waits for the device each time."""
+    tight: bool = False
+    """Whether the device has hardly more memory than training takes without everstep."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,10 @@ class Job:
 
     @property
     def label(self) -> str:
-        return f"{self.model} {'compiled' if self.compiled else 'eager'}{' logged' if self.plan.logged else ''}"
+        kinds = {"logged": self.plan.logged, "tight": self.plan.tight}
+        return " ".join(
+            [self.model, "compiled" if self.compiled else "eager", *(kind for kind in kinds if kinds[kind])]
+        )
 
     def cases(self) -> list[str]:
         return [f"{self.label}, {subject}" for subject in (*self.sources, *self.peers)]
@@ -50,6 +55,7 @@ FULL = [
     Job("gpt-774m-short", True, Plan(1, 30, 150), sources=("gradient fp32", "state")),  # a base every hundred steps
     Job("gpt-1.5b", True, Plan(1, 16, 24)),
     Job("gpt-355m", True, Plan(1, 16, 50, logged=True), sources=("gradient fp32", "state")),
+    Job("gpt-355m", True, Plan(1, 16, 50, tight=True), sources=("gradient fp32", "gradient bf16", "state")),
     Job("resnet-50", False, Plan(2, 16, 40)),
     Job("gpt-124m", False, Plan(1, 20, 60), sources=(*SOURCES, "layer fp32")),
     Job("gpt-355m", False, Plan(1, 16, 50)),
