@@ -18,8 +18,10 @@ from everstep import native
 
 Held = deque[tuple[int, Sequence[torch.Tensor]]]
 EVERYTHING = 1 << 63
-PORTION_BYTES = 64 << 20
-"""1.2 ms of a bus of 55 GB/s. Nothing travels while the thread wakes up: with less, that would be too large a part."""
+PORTION_BYTES = 32 << 20
+"""0.6 ms of a bus of 55 GB/s."""
+LARGE_PORTION_BYTES = 256 << 20
+"""Of what must be there in time: nothing travels while the thread wakes up, so that must not be often."""
 SMALL_BYTES = 1 << 20
 """So little is always held."""
 SPARE = 2
@@ -38,20 +40,23 @@ class Bus:
         self._roomy, self._calls = False, 0
         wakes, ended = os.eventfd(0), threading.Event()
         with torch.cuda.device(device):
-            self._native = native.Bus(self.stream.cuda_stream, wakes, PORTION_BYTES)
+            self._native = native.Bus(self.stream.cuda_stream, wakes)
         arguments = (self._native, wakes, ended, self._held, self._lock, self.stream)
         threading.Thread(target=_listen, args=arguments, name="everstep-bus", daemon=True).start()
         self._end = weakref.finalize(self, _end, self._native, wakes, ended)
 
-    def copy(self, copies: native.Copies, address: int, tensors: Sequence[torch.Tensor] = ()) -> int:
+    def copy(
+        self, copies: native.Copies, address: int, tensors: Sequence[torch.Tensor] = (), *, pressing: bool = False
+    ) -> int:
         """To the block at `address`, what training's stream has made by now. `tensors` live until they are copied."""
         training = torch.cuda.current_stream(self._device).cuda_stream
+        portion = LARGE_PORTION_BYTES if pressing else PORTION_BYTES
         if self._may_hold(sum(tensor.nbytes for tensor in tensors)):
             with self._lock:  # who lets go of it must find it there
-                number = self._native.copy(copies, address, training)
+                number = self._native.copy(copies, address, training, portion)
                 self._held.append((number, tensors))
             return number
-        number = self._native.copy(copies, address, training)
+        number = self._native.copy(copies, address, training, portion)
         self._native.hurry(number)
         for tensor in tensors:
             tensor.record_stream(self.stream)

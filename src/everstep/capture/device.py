@@ -72,7 +72,7 @@ class DeviceMover:
             route = self._routes[parcel] = Route(parcel, pointers)
         if route.near is not None:
             self._near.copy(target, route.near)
-        self._reading = self._bus.copy(route.copies, target.address, list(route.ordered))
+        self._reading = self._bus.copy(route.copies, target.address, list(route.ordered), pressing=True)
         route.ordered.clear()
         fill(target.memory, route.gaps)
 

@@ -35,8 +35,8 @@ class Bus:
     Once the driver has refused one, every call raises RuntimeError, and nothing after it says that it arrived.
     """
 
-    def __init__(self, stream: int, wakes: int, portion_bytes: int) -> None: ...
-    def copy(self, copies: Copies, address: int, training: int) -> int:
+    def __init__(self, stream: int, wakes: int) -> None: ...
+    def copy(self, copies: Copies, address: int, training: int, portion_bytes: int) -> int:
         """Into the block at `address`, once stream `training` has come as far as it is queued now. Their number."""
 
     def write(self, address: int, value: int) -> int:

@@ -87,9 +87,7 @@ Copies::Copies(std::vector<std::uint64_t> places, std::vector<std::uint64_t> sou
     lists = std::make_shared<const Lists>(Lists{std::move(places), std::move(sources), std::move(sizes)});
 }
 
-Bus::Bus(std::uintptr_t stream, int wakes, std::size_t portion_bytes)
-    : stream_(reinterpret_cast<Stream>(stream)), wakes_(wakes), portion_bytes_(portion_bytes), owner_(getpid()) {
-    if (!portion_bytes) throw std::invalid_argument("a portion has at least one byte.");
+Bus::Bus(std::uintptr_t stream, int wakes) : stream_(reinterpret_cast<Stream>(stream)), wakes_(wakes), owner_(getpid()) {
     check(driver().context_get(&context_));
     arrived_ = event();
     thread_ = std::thread(&Bus::run, this);
@@ -97,9 +95,10 @@ Bus::Bus(std::uintptr_t stream, int wakes, std::size_t portion_bytes)
 
 Bus::~Bus() { close(); }
 
-std::uint64_t Bus::copy(const Copies& copies, std::uint64_t address, std::uintptr_t training) {
+std::uint64_t Bus::copy(const Copies& copies, std::uint64_t address, std::uintptr_t training, std::size_t portion) {
+    if (!portion) throw std::invalid_argument("a portion has at least one byte.");
     refuse_if_failed();
-    Job job{.copies = copies.lists, .address = address};
+    Job job{.copies = copies.lists, .address = address, .portion_bytes = portion};
     {
         const std::lock_guard lock(mutex_);
         if (!spare_.empty()) {
@@ -196,7 +195,7 @@ int Bus::await(const Job& job) {
 int Bus::send(const Job& job) {
     const Copies::Lists& copies = *job.copies;
     std::vector<Piece> portion;
-    std::size_t room = portion_bytes_;
+    std::size_t room = job.portion_bytes;
     for (std::size_t at = 0; at < copies.sizes.size(); ++at) {
         for (std::size_t sent = 0; sent < copies.sizes[at];) {
             const std::size_t left = copies.sizes[at] - sent;
@@ -206,7 +205,7 @@ int Bus::send(const Job& job) {
             room -= std::min(room, nbytes);
             if (room || hurried(job)) continue;
             if (const int code = queue(portion, true)) return code;
-            room = portion_bytes_;
+            room = job.portion_bytes;
         }
     }
     return queue(portion, !hurried(job));

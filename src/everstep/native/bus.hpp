@@ -36,11 +36,12 @@ struct Copies {
 class Bus {
    public:
     // For the calling thread's CUDA context. `wakes` is an eventfd, told of all copies that have been asked for.
-    Bus(std::uintptr_t stream, int wakes, std::size_t portion_bytes);
+    Bus(std::uintptr_t stream, int wakes);
     ~Bus();
 
-    // Copies into the block at `address`, once `training` has come as far as it is queued now. Returns their number.
-    std::uint64_t copy(const Copies& copies, std::uint64_t address, std::uintptr_t training);
+    // Copies into the block at `address`, once `training` has come as far as it is queued now, so many bytes at a time.
+    // Returns their number.
+    std::uint64_t copy(const Copies& copies, std::uint64_t address, std::uintptr_t training, std::size_t portion);
     // A 64-bit word into pinned memory, after everything before it.
     std::uint64_t write(std::uint64_t address, std::uint64_t value);
     // Ask for everything up to this number at once. When this returns it is in the stream, and an event can follow it.
@@ -53,6 +54,7 @@ class Bus {
         std::uint64_t number = 0;
         std::shared_ptr<const Copies::Lists> copies;  // none: a word is written
         std::uint64_t address = 0;
+        std::size_t portion_bytes = 0;
         std::uint64_t value = 0;
         Event after = nullptr;
     };
@@ -74,7 +76,6 @@ class Bus {
     Stream stream_;
     void* context_ = nullptr;
     int wakes_;
-    std::size_t portion_bytes_;
     pid_t owner_;
     std::mutex mutex_;
     std::condition_variable work_, done_;

@@ -39,11 +39,11 @@ def until(word: bytearray, value: int) -> None:
 
 def main() -> None:
     wakes, word = os.eventfd(0), bytearray(8)
-    bus = native.Bus(1, wakes, PORTION)
+    bus = native.Bus(1, wakes)
     for turn in range(1, 6):
         sources, addresses, places, target = blocks()
         driver.be_late(turn)
-        number = bus.copy(native.Copies(places, addresses, SIZES), address(target), 2)
+        number = bus.copy(native.Copies(places, addresses, SIZES), address(target), 2, PORTION)
         assert bus.write(address(word), turn) == number + 1
         until(word, turn)
         assert arrived(sources, places, target)
@@ -55,7 +55,7 @@ def main() -> None:
 
     sources, addresses, places, target = blocks()
     driver.be_late(1 << 30)  # training never gets there; in a hurry that is the device's to wait for
-    number = bus.copy(native.Copies(places, addresses, SIZES), address(target), 2)
+    number = bus.copy(native.Copies(places, addresses, SIZES), address(target), 2, PORTION)
     bus.hurry(number)
     assert bus.asked() == number
     assert arrived(sources, places, target)
@@ -65,13 +65,13 @@ def main() -> None:
     driver.fail_at(ctypes.c_int.in_dll(driver, "made").value)
 
     def copy_and_say_so() -> None:
-        bus.copy(native.Copies(places, addresses, SIZES), address(target), 2)
+        bus.copy(native.Copies(places, addresses, SIZES), address(target), 2, PORTION)
         bus.write(address(word), 99)
         bus.hurry(1 << 63)
 
     with pytest.raises(RuntimeError, match="error 700"):
         copy_and_say_so()
-    for call in (lambda: bus.copy(native.Copies([], [], []), 0, 2), lambda: bus.write(address(word), 99)):
+    for call in (lambda: bus.copy(native.Copies([], [], []), 0, 2, PORTION), lambda: bus.write(address(word), 99)):
         with pytest.raises(RuntimeError, match="error 700"):
             call()
     assert int.from_bytes(word, "little") != 99
