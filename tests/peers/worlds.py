@@ -1,6 +1,7 @@
 """Worlds of two processes on CPUs in which other systems train, save and load; what they hold lies in a file beside."""
 
 import importlib.util
+import multiprocessing
 import os
 import socket
 import sys
@@ -55,6 +56,9 @@ def _rank(rank: int, ranks: int, port: int, program: Callable[..., None], argume
     program(rank, ranks, *arguments)
     if dist.is_initialized():
         dist.barrier()  # the first holds the store that the others still speak to
+    for child in multiprocessing.active_children():  # megatron-core's writers would wait for work for ever
+        child.terminate()
+        child.join(10)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)  # threads that a peer leaves behind, torn down with the interpreter, now and then abort the process
