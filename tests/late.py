@@ -15,6 +15,7 @@ class LateMover:
 
     lasting = False
     waited_seconds = 0.0
+    complaint = None
 
     def __init__(self, bus_bytes_per_s: float | None = None) -> None:
         self.bus_bytes_per_s = bus_bytes_per_s

@@ -18,16 +18,25 @@ MIB = 1 << 20
 @pytest.fixture(params=[module.PORTION_BYTES, 1_000_003], ids=["portions", "small portions"])
 def bus(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bus]:
     monkeypatch.setattr(module, "PORTION_BYTES", request.param)
-    made = Bus(torch.device("cuda"))
+    made = Bus(torch.device("cuda", 0))
     yield made
     made.close()
 
 
-@pytest.fixture(params=["held", "at once"])
+@pytest.fixture(params=["held", "at once", "waited for"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    if request.param == "at once":
-        monkeypatch.setattr(module, "SPARE", 1 << 40)  # no device has so much to spare
+    if request.param != "held":
+        monkeypatch.setattr(module, "ROOMY", 1 << 40)  # no device has so much to spare
+    if request.param == "waited for":
+        monkeypatch.setattr(module, "ENOUGH", 1 << 40)
     return str(request.param)
+
+
+def repay(bus: Bus) -> None:
+    """As the mover does when a step is committed."""
+    if bus.owed is not None:
+        bus.hold_back(torch.cuda.current_stream(), bus.owed)
+        bus.repay()
 
 
 def noise(nbytes: int) -> torch.Tensor:
@@ -63,6 +72,7 @@ def test_what_is_freed_is_not_overwritten_before_it_is_copied(bus: Bus, way: str
         made, host = copies(tensors)
         bus.copy(made, host.data_ptr(), [tensor.detach() for tensor in tensors])
         del tensors
+        repay(bus)
         for _ in range(24):
             torch.zeros(24 * MIB, dtype=torch.uint8, device="cuda")  # on training's stream, which does not wait
         bus.synchronize()
@@ -114,7 +124,7 @@ def test_a_loss_is_read_while_gigabytes_travel(bus: Bus) -> None:
 
 
 def test_a_closed_bus_refuses_and_closing_twice_is_no_matter() -> None:
-    made = Bus(torch.device("cuda"))
+    made = Bus(torch.device("cuda", 0))
     made.close()
     made.close()
     with pytest.raises(RuntimeError, match="closed"):

@@ -13,6 +13,7 @@ from torch import nn
 
 import everstep
 from everstep.recording.plan import Planner
+from everstep.recording.states import States
 from everstep.ring.ring import Entry
 from tests.late import LateMover
 
@@ -152,3 +153,41 @@ def test_memory_too_small_for_parts_is_said_and_costs_next_to_nothing(
     with opened(tmp_path / "run", again) as run:
         step = run.resume()
         assert again.bits() == whole(step)
+
+
+class Crowded(LateMover):
+    """A device without memory to pack anything in."""
+
+    asked = 0
+
+    def take(self, what: str, *given: Any, **more: Any) -> None:
+        if what == "snapshot":
+            Crowded.asked += 1
+            raise torch.OutOfMemoryError("none is left")
+        super().take(what, *given, **more)
+
+
+@pytest.mark.parametrize("source", ["gradient", "state"])
+def test_no_memory_to_pack_a_state_costs_that_state_and_no_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    on_a_slow_bus(monkeypatch)
+    monkeypatch.setattr(everstep.Run, "_mover", lambda _run: Crowded(0.6 * BUS))
+    monkeypatch.setattr("everstep.recording.states.WAITING_SHARE", 1.0)
+    monkeypatch.setattr(Crowded, "asked", 0)
+    monkeypatch.setattr(States, "_better_in_parts", lambda *_: False)
+    program = Program()
+    with opened(tmp_path / "run", program, source=source, base_log_bytes_max=1 << 20) as run:
+        run.resume()
+        for _ in range(40):
+            program.step()
+            run.commit()
+            time.sleep(0.01)
+        health = run.health
+    assert Crowded.asked == 1  # it is not asked again
+    assert any("no memory to pack" in text for text in health.warnings)
+    assert health.not_recorded <= 1
+    again = Program()
+    with opened(tmp_path / "run", again) as run:
+        assert run.resume() == 40
+        assert again.bits() == whole(40)

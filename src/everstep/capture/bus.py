@@ -2,8 +2,10 @@
 
 Whatever stream asks, a device copies to the host in the order in which it was asked. Were a step's gradients asked for
 at once, a loss that training reads just after would come behind all of them: 52 ms for 3 GB. So a thread (`native.Bus`)
-asks for a portion at a time. Torch knows nothing of what it has not asked for yet: that memory is held here. Where the
-device has none to spare everything is asked for at once; then torch waits for it, and uses it again, when it must.
+asks for a portion at a time. Torch knows nothing of what it has not asked for yet: that memory is held here.
+
+Where the device has less memory to spare, everything is asked for at once, and torch uses the memory again when it has
+been copied. Where it has none, training waits for that: else its next allocation might fail.
 """
 
 import os
@@ -15,18 +17,20 @@ from collections.abc import Sequence
 import torch
 
 from everstep import native
+from everstep.capture.room import Room
 
 Held = deque[tuple[int, Sequence[torch.Tensor]]]
 EVERYTHING = 1 << 63
-PORTION_BYTES = 32 << 20
-"""0.6 ms of a bus of 55 GB/s."""
-LARGE_PORTION_BYTES = 256 << 20
-"""Of what must be there in time: nothing travels while the thread wakes up, so that must not be often."""
+PORTION_BYTES = 16 << 20
+"""0.3 ms of a bus of 55 GB/s."""
+LARGE_PORTION_BYTES = 32 << 20
+"""Of what must be there in time: between two portions the bus stands still."""
 SMALL_BYTES = 1 << 20
 """So little is always held."""
-SPARE = 2
-"""More is held while the device has so many times as much that nobody uses."""
-LOOK_EVERY = 16
+ROOMY = 2
+"""More is held while the device has so many times as much to spare."""
+ENOUGH = 1.25
+"""Less would not be enough, as memory is handed out in pieces."""
 
 
 class Bus:
@@ -37,7 +41,12 @@ class Bus:
         self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._held: Held = deque()
         self._lock = threading.Lock()
-        self._roomy, self._calls = False, 0
+        self._room = Room(device)
+        self._owed: list[torch.Tensor] = []
+        self.owed: int | None = None
+        """The last copy that training has to wait for before it goes on: call `repay` then."""
+        self.crowded = False
+        """Whether there ever was no memory to spare."""
         wakes, ended = os.eventfd(0), threading.Event()
         with torch.cuda.device(device):
             self._native = native.Bus(self.stream.cuda_stream, wakes)
@@ -50,17 +59,28 @@ class Bus:
     ) -> int:
         """To the block at `address`, what training's stream has made by now. `tensors` live until they are copied."""
         training = torch.cuda.current_stream(self._device).cuda_stream
-        portion = LARGE_PORTION_BYTES if pressing else PORTION_BYTES
-        if self._may_hold(sum(tensor.nbytes for tensor in tensors)):
+        portion, nbytes = LARGE_PORTION_BYTES if pressing else PORTION_BYTES, sum(tensor.nbytes for tensor in tensors)
+        with self._lock:
+            held = sum(tensor.nbytes for _, tensors in self._held for tensor in tensors)
+        left = self._room.left(nbytes) if nbytes > SMALL_BYTES else None
+        if left is None or left >= ROOMY * (held + nbytes):
             with self._lock:  # who lets go of it must find it there
                 number = self._native.copy(copies, address, training, portion)
                 self._held.append((number, tensors))
             return number
         number = self._native.copy(copies, address, training, portion)
         self._native.hurry(number)
-        for tensor in tensors:
-            tensor.record_stream(self.stream)
+        if left >= ENOUGH * nbytes:
+            for tensor in tensors:
+                tensor.record_stream(self.stream)
+        else:
+            self._owed += tensors
+            self.owed, self.crowded = number, True
         return number
+
+    def repay(self) -> None:
+        """Training waits for what it owes: from now on that memory may be used again."""
+        self._owed, self.owed = [], None
 
     def write(self, address: int, value: int) -> None:
         """A word, once everything before it is there."""
@@ -75,24 +95,11 @@ class Bus:
         """Wait until everything is there."""
         self._native.hurry(EVERYTHING)
         self.stream.synchronize()
+        self.repay()
 
     def close(self) -> None:
         """Nothing is copied any more."""
         self._end()
-
-    def _may_hold(self, nbytes: int) -> bool:
-        """Whether the device has memory to spare; looked up now and then, as it takes a while."""
-        if nbytes <= SMALL_BYTES:
-            return True
-        if self._calls % LOOK_EVERY == 0:
-            with self._lock:
-                held = sum(tensor.nbytes for _, tensors in self._held for tensor in tensors)
-            free, total = torch.cuda.mem_get_info(self._device)
-            allowed = int(torch.cuda.get_per_process_memory_fraction(self._device) * total)
-            left = min(free, allowed - torch.cuda.memory_reserved(self._device))
-            self._roomy = left >= SPARE * (held + nbytes)
-        self._calls += 1
-        return self._roomy
 
 
 def _listen(

@@ -23,6 +23,10 @@ from everstep.store.memory import Block
 from everstep.types import Tensor
 
 PROBE_BYTES = 64 << 20
+CROWDED = (
+    "this GPU has no memory to spare: training waits at every step until its gradients are copied. Free some, or use "
+    "Settings(source='state'), which takes none; Settings(gradients='bf16') halves the wait"
+)
 NOTHING = native.Copies((), (), ())
 
 
@@ -46,6 +50,10 @@ class DeviceMover:
         self._waits: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque()
         self._waited = 0.0
         self.bus_bytes_per_s: float | None = _measured(device)
+
+    @property
+    def complaint(self) -> str | None:
+        return CROWDED if self._bus.crowded else None
 
     @property
     def waited_seconds(self) -> float:
@@ -117,13 +125,13 @@ class DeviceMover:
 
     def vouch(self, ring: Ring, sequence: int) -> None:
         self._bus.write(ring.place(sequence) + 8 * E_DEVICE, sequence + 1)
+        if self._bus.owed is not None:
+            self._hold_back(self._bus.owed)
+            self._bus.repay()
 
     def settle(self) -> bool:
         if self._reading is not None:  # what was packed may travel on
-            training = torch.cuda.current_stream(self._device)
-            began = training.record_event(_clock())
-            self._bus.hold_back(training, self._reading)
-            self._waits.append((began, training.record_event(_clock())))
+            self._hold_back(self._reading)
             self._reading = None
         untouched = [self._fresh[what].untouched() for what in self._read]
         self._read.clear()
@@ -139,6 +147,13 @@ class DeviceMover:
             self._bus.close()
         while self._pinned:
             driver.unpin(self._pinned.pop())
+
+    def _hold_back(self, number: int) -> None:
+        """Training goes on, on the device, when the copy with this number is done."""
+        training = torch.cuda.current_stream(self._device)
+        began = training.record_event(_clock())
+        self._bus.hold_back(training, number)
+        self._waits.append((began, training.record_event(_clock())))
 
     def _direct(self, what: str, tensors: Tensors) -> bool:
         """Whether these are read in place; then they are looked at again when they are settled."""

@@ -48,6 +48,10 @@ class Mover(Protocol):
     def waited_seconds(self) -> float:
         """How long the device has held training back until a copy was done, as far as it has told."""
 
+    @property
+    def complaint(self) -> str | None:
+        """What makes training wait, and what to do about it."""
+
     def pin(self, block: Block) -> None:
         """Make the block fit for the device's own copies."""
 
@@ -92,6 +96,7 @@ class HostMover:
     lasting = True
     bus_bytes_per_s = None
     waited_seconds = 0.0
+    complaint = None
 
     def pin(self, block: Block) -> None:
         pass

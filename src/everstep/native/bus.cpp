@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,11 +14,14 @@
 namespace everstep {
 namespace {
 
+// How often to look whether training has come far enough, and whether a portion has arrived: until that is seen the bus
+// stands still, and others are served.
 constexpr auto kLook = std::chrono::microseconds(40);
+constexpr auto kGlance = std::chrono::microseconds(10);
 
 // The driver's own numbers.
 constexpr int kNotReady = 600;
-constexpr unsigned kBlockingSync = 1, kNoTiming = 2;
+constexpr unsigned kNoTiming = 2;
 constexpr int kStreamOrder = 1;
 constexpr int kRelaxed = 2;
 
@@ -36,7 +40,6 @@ struct Driver {
     int (*event_destroy)(Event);
     int (*event_record)(Event, Stream);
     int (*event_query)(Event);
-    int (*event_synchronize)(Event);
     int (*stream_wait)(Stream, Event, unsigned);
     int (*stream_write)(Stream, std::uint64_t, std::uint64_t, unsigned);
     int (*copy)(void*, std::uint64_t, std::size_t, Stream);
@@ -57,7 +60,6 @@ struct Driver {
         find(event_destroy, "cuEventDestroy_v2");
         find(event_record, "cuEventRecord");
         find(event_query, "cuEventQuery");
-        find(event_synchronize, "cuEventSynchronize");
         find(stream_wait, "cuStreamWaitEvent");
         find(stream_write, "cuStreamWriteValue64_v2");
         find(copy, "cuMemcpyDtoHAsync_v2");
@@ -153,6 +155,7 @@ std::uint64_t Bus::put(Job job) {
 
 void Bus::run() {
     pthread_setname_np(pthread_self(), "everstep-bus");
+    prctl(PR_SET_TIMERSLACK, 1UL);  // else a sleep of some microseconds takes sixty
     int relaxed = kRelaxed;  // a CUDA graph that another thread captures is not disturbed by what this one asks
     int code = driver().context_set(context_);
     code = code ? code : driver().capture_mode(&relaxed);
@@ -182,14 +185,19 @@ int Bus::perform(const Job& job) {
     return send(job);
 }
 
-// Until training has made what is to be copied; in a hurry the device waits for that, and the thread does not.
+// What is to be copied must have been made; in a hurry the device waits for that, and the thread does not.
 int Bus::await(const Job& job) {
-    while (!hurried(job)) {
-        const int code = driver().event_query(job.after);
-        if (code != kNotReady) return code;
-        std::this_thread::sleep_for(kLook);
-    }
+    if (const int code = until(job.after, job, kLook)) return code;
     return driver().stream_wait(stream_, job.after, 0);
+}
+
+int Bus::until(Event event, const Job& job, std::chrono::microseconds pause) {
+    while (!hurried(job)) {
+        const int code = driver().event_query(event);
+        if (code != kNotReady) return code;
+        std::this_thread::sleep_for(pause);
+    }
+    return 0;
 }
 
 int Bus::send(const Job& job) {
@@ -204,19 +212,18 @@ int Bus::send(const Job& job) {
             sent += nbytes;
             room -= std::min(room, nbytes);
             if (room || hurried(job)) continue;
-            if (const int code = queue(portion, true)) return code;
+            if (const int code = queue(portion, job)) return code;
             room = job.portion_bytes;
         }
     }
-    return queue(portion, !hurried(job));
+    return queue(portion, job);
 }
 
-// `paced`: once those before it have arrived, so that others are served in between.
-int Bus::queue(std::vector<Piece>& portion, bool paced) {
+// Once the portion before it has arrived. With one more already waiting, a device would not turn to anybody else.
+int Bus::queue(std::vector<Piece>& portion, const Job& job) {
     if (portion.empty()) return 0;
-    if (paced)
-        if (const int code = driver().event_synchronize(arrived_)) return code;
-    int code = 0;
+    int code = until(arrived_, job, kGlance);
+    if (code) return code;
     if (driver().batch) {
         std::vector<std::uint64_t> targets, sources;
         std::vector<std::size_t> sizes;
@@ -243,7 +250,7 @@ void Bus::refuse_if_failed() {
 
 Event Bus::event() {
     Event made = nullptr;
-    check(driver().event_create(&made, kBlockingSync | kNoTiming));
+    check(driver().event_create(&made, kNoTiming));
     return made;
 }
 

@@ -1,10 +1,11 @@
 // Copies from a device to pinned host memory, a little at a time, by a thread of its own.
 //
 // What is asked of a device waits for everything that was asked for before, whatever its stream or priority: a loss that
-// training reads comes after all the gradients. So only a portion is asked for at a time.
+// training reads comes after all the gradients. So a portion is asked for at a time, and the next when it has arrived.
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -68,7 +69,8 @@ class Bus {
     int perform(const Job& job);
     int await(const Job& job);
     int send(const Job& job);
-    int queue(std::vector<Piece>& portion, bool paced);
+    int queue(std::vector<Piece>& portion, const Job& job);
+    int until(Event event, const Job& job, std::chrono::microseconds pause);
     bool hurried(const Job& job) const { return hurried_.load() >= job.number; }
     void refuse_if_failed();
     Event event();

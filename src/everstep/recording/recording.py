@@ -192,6 +192,8 @@ class Recording:
         extents = [*taken.gradients, *self._copy_far(taken.far)]
         self._awaited = self._link.put_record(UPDATE, step, [taken.head], extents, taken.tail)
         self._vouch(self._awaited, step)
+        if self._mover.complaint:
+            self._link.warn(self._mover.complaint)
         if whole:
             self._digest(step)
         due = self._pace.recorded(taken.nbytes, time.perf_counter()) or self._link.wants_base or self._owed
@@ -301,7 +303,8 @@ class Recording:
 
         A state is right if nobody but the optimizer wrote to it; a record, if nobody wrote to its gradients.
         """
-        self._states.before_step()
+        if (lost := self._states.before_step()) is not None:
+            self._gap, self.recorded = True, min(self.recorded, lost - 1)
         untouched = self._mover.settle()
         sound = self._hooks.why_base is None
         if not sound:

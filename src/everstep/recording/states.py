@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import torch
+
 from everstep.capture.measure import measure, trained_bytes
 from everstep.capture.mover import Mover, offsets
 from everstep.capture.snapshot import Camera, Fixed, Picture
@@ -55,7 +57,8 @@ class States:
         spreads = program.per_parameter and mover.bus_bytes_per_s is not None
         self._sizes = measure(program.roster, program.context, settings, link.left_bytes, spreads=spreads)
         self._fill: Fill | None = None
-        self._late: tuple[Area, Fixed, tuple[int, ...], int, int] | None = None
+        self._late: tuple[Area, Fixed, tuple[int, ...], int, int, bool] | None = None
+        self._packs = True
         self._predicted: float | None = None
         self._rounds = 1
         self._record_bytes = 0
@@ -112,14 +115,15 @@ class States:
         if self._settings.source == "state" and not self.in_parts:
             self._predict(plan, 0)
             self.in_parts = self._better_in_parts(plan, fixed)
-        now = plan.rounds[0] if not plan.snapshots else tuple(at for at in plan.rounds[0] if at not in plan.snapshots)
+        later = plan.snapshots if self._packs else frozenset()
+        now = tuple(at for at in plan.rounds[0] if at not in later) if later else plan.rounds[0]
         self._mover.copy(area.block, fixed.parcel(now))
         self._copy_brief(area, picture)
         sequence = self._link.put_state(step, step, area, pieces, to_disk=to_disk)
         if sequence < 0:
             return None
-        if plan.snapshots:
-            self._late = (area, fixed, tuple(sorted(plan.snapshots)), sequence, step)
+        if later:
+            self._late = (area, fixed, tuple(sorted(later)), sequence, step, must)
         else:
             self._vouch(sequence, step)
         return picture.nbytes
@@ -152,14 +156,27 @@ class States:
         self._go_on(self._fill, step)
         return True
 
-    def before_step(self) -> None:
-        """The optimizer is about to change everything: what the bus could not carry is packed on the device now."""
+    def before_step(self) -> int | None:
+        """The optimizer is about to change everything: what the bus could not carry is packed on the device now.
+
+        Returns a step whose state was given up for that, and that nothing else holds.
+        """
         if self._late is None:
-            return
-        (area, fixed, indices, sequence, step), self._late = self._late, None
+            return None
+        (area, fixed, indices, sequence, step, alone), self._late = self._late, None
         late = fixed.parcel(indices)
-        self._mover.take("snapshot", area.block, late.described, late.places, late.tensors, brief=True)
+        try:
+            self._mover.take("snapshot", area.block, late.described, late.places, late.tensors, brief=True)
+        except torch.OutOfMemoryError:
+            self._link.void(sequence)
+            self._link.warn(
+                f"the state of step {step} was given up: the device has no memory to pack it in. From now on training "
+                "waits until a state is copied."
+            )
+            self._packs = False
+            return step if alone else None
         self._vouch(sequence, step)
+        return None
 
     @property
     def late(self) -> set[int]:
