@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import everstep
+from everstep.capture import bus, device
 from everstep.capture.freshness import Freshness
 from tests.exact.test_gpu import bits
 
@@ -128,6 +129,27 @@ def test_every_way_to_treat_gradients_is_resumed_exactly(loop: str, fused: bool,
     for until in (1, 6, STEPS):
         found = train(LOOPS[loop], until, tmp_path / "run", fused=fused, settings=settings)
     assert found == train(LOOPS[loop], STEPS, None, fused=fused)
+
+
+@pytest.mark.parametrize("gradients", ["exact", "bf16"])
+@pytest.mark.parametrize("loop", ["plain", "zeroed", "clipped"])
+def test_without_memory_to_spare_training_waits_and_nothing_else_changes(
+    loop: str, gradients: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"gradients": gradients, "digest_every": 3}
+    wanted = train(LOOPS[loop], STEPS, tmp_path / "roomy", settings=settings)
+    for name, value in {"ROOMY": 1 << 40, "ENOUGH": 1 << 40, "SMALL_BYTES": 0}.items():
+        monkeypatch.setattr(bus, name, value)
+    monkeypatch.setattr(device, "PART_BYTES", 20_000)
+    waits: list[int] = []
+    hold_back = bus.Bus.hold_back
+    monkeypatch.setattr(
+        bus.Bus, "hold_back", lambda held, training, number: (waits.append(number), hold_back(held, training, number))
+    )
+    for until in (1, 6, STEPS):
+        found = train(LOOPS[loop], until, tmp_path / "run", settings=settings)
+    assert found == wanted
+    assert len(set(waits)) > STEPS
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -26,7 +26,7 @@ PORTION_BYTES = 16 << 20
 LARGE_PORTION_BYTES = 32 << 20
 """Of what must be there in time: between two portions the bus stands still."""
 SMALL_BYTES = 1 << 20
-"""So little is always held."""
+"""For so little there is always room."""
 ROOMY = 2
 """More is held while the device has so many times as much to spare."""
 ENOUGH = 1.25
@@ -54,28 +54,36 @@ class Bus:
         threading.Thread(target=_listen, args=arguments, name="everstep-bus", daemon=True).start()
         self._end = weakref.finalize(self, _end, self._native, wakes, ended)
 
+    def crowds(self, nbytes: int) -> bool:
+        """Whether so much would be more than the device has to spare."""
+        found = nbytes > SMALL_BYTES and self._room.left(nbytes) < ENOUGH * nbytes
+        self.crowded |= found
+        return found
+
     def copy(
-        self, copies: native.Copies, address: int, tensors: Sequence[torch.Tensor] = (), *, pressing: bool = False
-    ) -> int:
-        """To the block at `address`, what training's stream has made by now. `tensors` live until they are copied."""
+        self, copies: native.Copies, address: int, tensors: Sequence[torch.Tensor] = (),
+        *, pressing: bool = False, owing: bool = False,
+    ) -> int:  # fmt: skip
+        """To the block at `address`, what training's stream has made by now. `tensors` live until they are copied; if
+        `owing`, until training has been made to wait for that."""
         training = torch.cuda.current_stream(self._device).cuda_stream
         portion, nbytes = LARGE_PORTION_BYTES if pressing else PORTION_BYTES, sum(tensor.nbytes for tensor in tensors)
         with self._lock:
             held = sum(tensor.nbytes for _, tensors in self._held for tensor in tensors)
         left = self._room.left(nbytes) if nbytes > SMALL_BYTES else None
-        if left is None or left >= ROOMY * (held + nbytes):
+        if not owing and (left is None or left >= ROOMY * (held + nbytes)):
             with self._lock:  # who lets go of it must find it there
                 number = self._native.copy(copies, address, training, portion)
                 self._held.append((number, tensors))
             return number
         number = self._native.copy(copies, address, training, portion)
         self._native.hurry(number)
-        if left >= ENOUGH * nbytes:
+        if owing or self.crowds(nbytes):
+            self._owed += tensors
+            self.owed = number
+        else:
             for tensor in tensors:
                 tensor.record_stream(self.stream)
-        else:
-            self._owed += tensors
-            self.owed, self.crowded = number, True
         return number
 
     def repay(self) -> None:

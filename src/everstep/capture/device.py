@@ -23,6 +23,7 @@ from everstep.store.memory import Block
 from everstep.types import Tensor
 
 PROBE_BYTES = 64 << 20
+PART_BYTES = 64 << 20
 CROWDED = (
     "this GPU has no memory to spare: training waits at every step until its gradients are copied. Free some, or use "
     "Settings(source='state'), which takes none; Settings(gradients='bf16') halves the wait"
@@ -98,21 +99,12 @@ class DeviceMover:
             return
         if not tensors:
             return
-        sizes = [told.nbytes for told in described]
-        packed, nbytes = offsets(described)
-        if any(round_to):
-            flat = torch.empty(nbytes // 2, dtype=torch.bfloat16, device=self._device)
-            gpu.round_pack(tensors, flat, [place // 2 for place in packed], self._table(what))
-        elif not brief and self._direct(what, tensors):
-            rest = [at for at in range(len(tensors)) if at not in sent]
-            self.send(target, *([items[at] for at in rest] for items in (described, places, tensors)))  # type: ignore[arg-type]
-            fill(target.memory, gaps(described, places))
-            return
+        parcel = Parcel(described, places, tensors)
+        if any(round_to) or brief or not self._direct(what, tensors):
+            self._pack(what, target, parcel, rounds=any(round_to))
         else:
-            flat = torch.empty(nbytes, dtype=torch.uint8, device=self._device)
-            gpu.pack(tensors, flat, packed, self._table(what))
-        spans = joined([(to, flat.data_ptr() + at) for to, at in zip(places, packed, strict=True)], sizes)
-        self._bus.copy(native.Copies(*zip(*spans, strict=True)) if spans else NOTHING, target.address, [flat])
+            rest = _part(parcel, [at for at in range(len(tensors)) if at not in sent])
+            self.send(target, rest.described, rest.places, rest.tensors)
         fill(target.memory, gaps(described, places))
 
     def in_place(self, what: str) -> bool:
@@ -125,9 +117,7 @@ class DeviceMover:
 
     def vouch(self, ring: Ring, sequence: int) -> None:
         self._bus.write(ring.place(sequence) + 8 * E_DEVICE, sequence + 1)
-        if self._bus.owed is not None:
-            self._hold_back(self._bus.owed)
-            self._bus.repay()
+        self._repay()
 
     def settle(self) -> bool:
         if self._reading is not None:  # what was packed may travel on
@@ -148,6 +138,29 @@ class DeviceMover:
         while self._pinned:
             driver.unpin(self._pinned.pop())
 
+    def _pack(self, what: str, target: Target, parcel: Parcel, *, rounds: bool) -> None:
+        """By way of memory on the device: all at once, or little by little where that has none to spare."""
+        crowds = self._bus.crowds(offsets(parcel.described)[1])
+        for number, part in enumerate(_cut(parcel) if crowds else [parcel]):
+            packed, nbytes = offsets(part.described)
+            flat = torch.empty(nbytes, dtype=torch.uint8, device=self._device)
+            table = self._tables.setdefault(f"{what}/{number}", gpu.Table())
+            if rounds:
+                gpu.round_pack(part.tensors, flat.view(torch.bfloat16), [place // 2 for place in packed], table)
+            else:
+                gpu.pack(part.tensors, flat, packed, table)
+            sizes = [told.nbytes for told in part.described]
+            spans = joined([(to, flat.data_ptr() + at) for to, at in zip(part.places, packed, strict=True)], sizes)
+            copies = native.Copies(*zip(*spans, strict=True)) if spans else NOTHING
+            self._bus.copy(copies, target.address, [flat], owing=crowds)
+            if crowds:
+                self._repay()
+
+    def _repay(self) -> None:
+        if self._bus.owed is not None:
+            self._hold_back(self._bus.owed)
+            self._bus.repay()
+
     def _hold_back(self, number: int) -> None:
         """Training goes on, on the device, when the copy with this number is done."""
         training = torch.cuda.current_stream(self._device)
@@ -163,9 +176,6 @@ class DeviceMover:
         if self._in_place[what]:
             self._read.add(what)
         return self._in_place[what]
-
-    def _table(self, what: str) -> gpu.Table:
-        return self._tables.setdefault(what, gpu.Table())
 
 
 class Route:
@@ -195,6 +205,19 @@ def _clock() -> torch.cuda.Event:
 def _part(parcel: Parcel, which: Sequence[int]) -> Parcel:
     described, places, tensors = parcel.described, parcel.places, parcel.tensors
     return Parcel([described[at] for at in which], [places[at] for at in which], [tensors[at] for at in which])
+
+
+def _cut(parcel: Parcel) -> list[Parcel]:
+    """Parts of some megabytes; a large tensor is a part of its own."""
+    parts: list[list[int]] = [[]]
+    room = PART_BYTES
+    for at, told in enumerate(parcel.described):
+        if parts[-1] and told.nbytes > room:
+            parts.append([])
+            room = PART_BYTES
+        parts[-1].append(at)
+        room -= told.nbytes
+    return [_part(parcel, which) for which in parts]
 
 
 def _measured(device: torch.device) -> float:
