@@ -27,7 +27,7 @@ from everstep.settings import Settings
 AREA_SPARE_BYTES = 1 << 20
 RECORDS_SPARE = 4
 """A new state is due while the ring has still room for so many records."""
-WAITING_SHARE = 0.003
+WAITING_SHARE = 0.002
 """Of its time, what training may spend waiting until states have left."""
 WHOLE_OVERHEAD_MAX = 0.01
 """Whole states at every step may cost so much of it. Above that they are taken in parts, if these cost less."""
