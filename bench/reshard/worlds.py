@@ -35,6 +35,7 @@ def first() -> bool:
 
 
 def _rank(rank: int, size: int, meeting: int, answers: Any, work: Callable[..., Any], given: tuple[Any, ...]) -> None:
+    os.environ["LOCAL_WORLD_SIZE"] = str(size)
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // size))
     if size > 1:
         dist.init_process_group(

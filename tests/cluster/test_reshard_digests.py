@@ -47,13 +47,13 @@ def saved(rank: int, home: Path) -> None:
 
 def swap(patched: pytest.MonkeyPatch) -> None:
     """A planning error: the first writer's rows go where the second's belong, and the other way round."""
-    right = Wanted.take
+    right = Wanted._moves
 
-    def wrong(want: Wanted, theirs: Local) -> list[Move]:
-        found = right(want, theirs)
-        return [Move(m.source, _shifted(m), m.box) if theirs.logical == TENSOR else m for m in found]
+    def wrong(want: Wanted, theirs: Local) -> tuple[list[Move], list[Box]]:
+        found, left = right(want, theirs)
+        return [Move(m.source, _shifted(m), m.box) if theirs.logical == TENSOR else m for m in found], left
 
-    patched.setattr(Wanted, "take", wrong)
+    patched.setattr(Wanted, "_moves", wrong)
 
 
 def _shifted(move: Move) -> Piece:

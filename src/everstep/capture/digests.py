@@ -72,14 +72,8 @@ def digest_at(part: torch.Tensor, first: int, steps: Sequence[int]) -> Pair:
     held = part.detach()
     if held.is_conj() or held.is_neg() or (held.numel() and not held[(0,) * inner].is_contiguous()):
         held = held.resolve_conj().resolve_neg().contiguous()
-    starts, places = [first], [0]
-    for axis in range(inner):
-        along = range(held.shape[axis])
-        starts = [start + at * steps[axis] for start in starts for at in along]
-        places = [place + at * held.stride(axis) for place in places for at in along]
-    width, count = held.element_size(), len(starts)
-    pointers = [held.data_ptr() + place * width for place in places]
-    return total(native.digest(pointers, [run] * count, [width] * count, starts, torch.get_num_threads()))
+    where, width = held.data_ptr(), held.element_size()
+    return native.digest_box(where, held.shape, held.stride(), width, first, steps, torch.get_num_threads())
 
 
 def total(pairs: Sequence[Pair]) -> Pair:

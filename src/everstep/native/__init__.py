@@ -4,6 +4,19 @@ Buffers are given as addresses (`tensor.data_ptr()`) of contiguous memory that t
 trusted, list lengths are checked. All functions release the GIL. `threads` never changes a bit.
 """
 
-from ._kernels import Bus, Copies, adam, capability, digest, gather, load, sgd, store, threads_max
+from ._kernels import Bus, Copies, adam, capability, digest, digest_box, gather, lay, load, sgd, store, threads_max
 
-__all__ = ["Bus", "Copies", "adam", "capability", "digest", "gather", "load", "sgd", "store", "threads_max"]
+__all__ = [
+    "Bus",
+    "Copies",
+    "adam",
+    "capability",
+    "digest",
+    "digest_box",
+    "gather",
+    "lay",
+    "load",
+    "sgd",
+    "store",
+    "threads_max",
+]

@@ -14,8 +14,25 @@ def digest(
     Sums of parts, modulo 2**64 and with their right starts, are the sums of the whole.
     """
 
+def digest_box(
+    address: int,
+    shape: Sequence[int],
+    steps: Sequence[int],
+    width: int,
+    first: int,
+    indices: Sequence[int],
+    threads: int,
+) -> tuple[int, int]:
+    """The same two sums over a box that lies anyhow: `steps` lead along its axes in memory, `indices` in the digest,
+    where its first element has the index `first`; all in elements."""
+
 def gather(sources: Sequence[int], sizes: Sequence[int], target: int, offsets: Sequence[int], threads: int) -> None:
     """Copies sizes[i] bytes from sources[i] to target + offsets[i]."""
+
+def lay(
+    source: int, target: int, shape: Sequence[int], source_steps: Sequence[int], target_steps: Sequence[int], width: int
+) -> None:
+    """Copies a box between two places where it lies anyhow; steps in elements of `width` bytes."""
 
 def store(address: int, value: int) -> None:
     """Writes a 64-bit word that another process reads: whoever sees it sees everything written before it."""

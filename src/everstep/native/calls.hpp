@@ -19,6 +19,13 @@ std::vector<std::pair<std::uint64_t, std::uint64_t>> digest(const Addresses& poi
 
 void gather(const Addresses& sources, const Counts& sizes, std::uintptr_t target, const Counts& offsets, int threads);
 
+std::pair<std::uint64_t, std::uint64_t> digest_box(std::uintptr_t address, const Counts& shape, const Counts& steps,
+                                                   int width, std::uint64_t first, const Counts& indices,
+                                                   int threads);
+
+void lay(std::uintptr_t source, std::uintptr_t target, const Counts& shape, const Counts& source_steps,
+         const Counts& target_steps, int width);
+
 struct AdamCall {
     std::string implementation;
     Addresses parameters, exp_avgs, exp_avg_sqs, max_exp_avg_sqs;

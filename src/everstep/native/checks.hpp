@@ -28,6 +28,11 @@ inline void require_counts(const char* name, const std::vector<std::int64_t>& co
     for (const std::int64_t count : counts) require(count >= 0, std::string(name) + " holds a negative number");
 }
 
+inline void require_width(int width) {
+    require(width == 1 || width == 2 || width == 4 || width == 8 || width == 16,
+            "width " + std::to_string(width) + " is none of 1, 2, 4, 8, 16");
+}
+
 inline void require_threads(int threads) { require(threads >= 1, "threads must be at least 1"); }
 
 }  // namespace everstep

@@ -25,7 +25,13 @@ NB_MODULE(_kernels, m) {
     m.def("digest", &digest, "pointers"_a, "counts"_a, "widths"_a, "starts"_a, "threads"_a,
           nb::call_guard<nb::gil_scoped_release>());
 
+    m.def("digest_box", &digest_box, "address"_a, "shape"_a, "steps"_a, "width"_a, "first"_a, "indices"_a, "threads"_a,
+          nb::call_guard<nb::gil_scoped_release>());
+
     m.def("gather", &gather, "sources"_a, "sizes"_a, "target"_a, "offsets"_a, "threads"_a,
+          nb::call_guard<nb::gil_scoped_release>());
+
+    m.def("lay", &lay, "source"_a, "target"_a, "shape"_a, "source_steps"_a, "target_steps"_a, "width"_a,
           nb::call_guard<nb::gil_scoped_release>());
 
     m.def(

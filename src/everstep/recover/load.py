@@ -5,18 +5,19 @@ from collections.abc import Callable
 import torch
 
 from everstep.capture.tensors import TORCH_DTYPES
-from everstep.recover.fetch import Then, fetch
+from everstep.recover.fetch import Seat, Then, fetch
 from everstep.recover.pages import in_huge_pages
+from everstep.recover.scatter import Scatter
 from everstep.store import base
 from everstep.store.disk import Files
 from everstep.store.manifest import BaseEntry
 from everstep.types import Tensor
 
-Seats = Callable[[base.Index], dict[str, torch.Tensor]]
+Seats = Callable[[base.Index], dict[str, Seat]]
 """Where the tensors of a base are read to, by name; those without a place are not read."""
 
 
-def rooms(index: base.Index) -> dict[str, torch.Tensor]:
+def rooms(index: base.Index) -> dict[str, Seat]:
     """Memory of its own for every tensor."""
     return {stored.tensor.name: room(stored.tensor) for stored in index.tensors}
 
@@ -26,11 +27,11 @@ def load(
     then: Then = lambda: None,
 ) -> tuple[base.Index, dict[str, torch.Tensor]]:  # fmt: skip
     """The index, if it is not known yet, and the tensors, all of them by default; Damaged when any byte is not what was
-    written."""
+    written. For one that is scattered there is only a stand-in."""
     index = base.load(disk, rank, entry) if index is None else index
-    tensors = seats(index)
-    fetch(disk, rank, entry, index, tensors, then)
-    return index, tensors
+    found = seats(index)
+    fetch(disk, rank, entry, index, found, then)
+    return index, {name: seat.stand_in if isinstance(seat, Scatter) else seat for name, seat in found.items()}
 
 
 def room(described: Tensor) -> torch.Tensor:

@@ -55,6 +55,8 @@ class _Part:
     source: Roster
     theirs: dict[str, Local]
     digests: dict[str, Pair]
+    scattered: seats.Scattered
+    """What is in the program already, and not in the stand-in."""
 
 
 def onto_shards(
@@ -111,13 +113,13 @@ def _onto_shards(
         for at, following in zip(turns, [*turns[1:], None], strict=True):
             near, routes, index = device.type == "cpu", writers.routes(at), writers.index(at)
             then = partial(_expect, files, writers, following, wants)
-            recovered, stand_in, theirs = (
+            recovered, stand_in, theirs, scattered = (
                 seats.part(files, at, routes, wants, index, roster.optimizers, then, rooms) if near
                 else _beside(files, at, routes, device, roster.optimizers)
             )  # fmt: skip
             log = f" and {recovered.records} records" if recovered.records else ""
             origin = f"writer {at}, {recovered.origin}{log}"
-            part = _Part(at, stand_in, theirs, known(recovered.digests, *_tensors(stand_in, theirs)))
+            part = _Part(at, stand_in, theirs, known(recovered.digests, *_tensors(stand_in, theirs)), scattered)
             for one in _copy(part, roster, wanted, hyper, origin, optimizers):
                 if (reduction := summed.get(id(one.ours))) is not None:
                     reduction.add(one)  # the next version takes its place
@@ -200,7 +202,7 @@ def _wanted(name: str, parameter: torch.Tensor, roster: Roster) -> Wanted:
 
 def _beside(
     disk: Files, rank: int, routes: Sequence[choose.Route], device: torch.device, own: Optimizers
-) -> tuple[Recovered, Roster, dict[str, Local]]:
+) -> tuple[Recovered, Roster, dict[str, Local], seats.Scattered]:
     """One writer's part at the step, beside the program, on its device: there its optimizer rounds as it did."""
     built: list[tuple[Roster, Index]] = []
 
@@ -210,7 +212,7 @@ def _beside(
 
     found = recover([DiskWay(disk, rank, route) for route in routes], build)
     stand_in, index = built[-1]
-    return found, stand_in, index.held
+    return found, stand_in, index.held, {}
 
 
 def _tensors(source: Roster, theirs: dict[str, Local]) -> tuple[dict[str, torch.Tensor], dict[str, Local]]:
@@ -276,7 +278,8 @@ def _move(
     part: _Part, full: str, source: torch.Tensor, target: torch.Tensor, name: str, want: Wanted, moves: Sequence[Move]
 ) -> Brought:
     theirs, ours = part.theirs[name], want.held
-    copied = copy(source, theirs, target, ours, moves)
+    laid = part.scattered.get(full)
+    copied = laid.doubted if laid is not None else copy(source, theirs, target, ours, moves)
     taken = tuple(move.box for move in moves)
     return Brought(part.writer, full, theirs, part.digests[full], taken, target, ours, copied)
 

@@ -1,9 +1,11 @@
 """A writer's part at a step, read and replayed in the program's own memory where its tensors belong there in one piece,
-and beside it where they do not. So a state is in memory once while it is loaded, and is not copied.
+scattered over it where they do not, and read beside it where they have to be replayed first. So a state is in memory
+once while it is loaded, and is not copied.
 
 What a program does not want of a base is not read. A log is replayed for all of a writer's tensors: its digests are.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, cast
@@ -20,10 +22,12 @@ from everstep.recover.anew import owners
 from everstep.recover.choose import Route
 from everstep.recover.ferry import Ferry
 from everstep.recover.load import load, room
+from everstep.recover.parts import Move
 from everstep.recover.place import check, place_groups
 from everstep.recover.recover import Recovered, recover
 from everstep.recover.replay import Folded, blobs
 from everstep.recover.rooms import Rooms
+from everstep.recover.scatter import Scatter
 from everstep.recover.standin import Optimizers, optimizer_of
 from everstep.recover.wanted import Wanted
 from everstep.recover.ways import DiskWay
@@ -31,6 +35,7 @@ from everstep.store.base import Index
 from everstep.store.disk import Files
 from everstep.types import Local
 
+Scattered = Mapping[str, Scatter]
 Wants = Mapping[str, Sequence[Wanted]]
 """By the logical tensor."""
 
@@ -38,8 +43,9 @@ Wants = Mapping[str, Sequence[Wanted]]
 def part(
     disk: Files, rank: int, routes: Sequence[Route], wants: Wants, first: Index, own: Optimizers,
     then: fetch.Then, rooms: Rooms,
-) -> tuple[Recovered, Roster, dict[str, Local]]:  # fmt: skip
-    """One writer's part: what it recovered, a stand-in over the memory where that lies, and which parts those are.
+) -> tuple[Recovered, Roster, dict[str, Local], Scattered]:  # fmt: skip
+    """One writer's part: what it recovered, a stand-in over the memory where that lies, which parts those are, and what
+    has been scattered: it is where it belongs, and nothing of it is in the stand-in.
 
     `first` is the index of the first route's base; `own` are the program's optimizers. What has no place in the program
     lies in `rooms` until the next part is read.
@@ -58,20 +64,24 @@ def part(
         sat.append(roster)
         _sit(index, tensors, roster)
 
+    def seated(index: Index, route: Route) -> dict[str, fetch.Seat]:
+        found = _seats(index, wants, rooms, all_of_it=bool(route.records))
+        scattered.clear()
+        scattered.update((name, seat) for name, seat in found.items() if isinstance(seat, Scatter))
+        return found
+
     sat: list[Roster] = []
+    scattered: dict[str, Scatter] = {}
     ways = [
-        DiskWay(
-            disk, rank, route, lambda index, route=route: _seats(index, wants, rooms, all_of_it=bool(route.records)),  # type: ignore[misc]
-            first if route is routes[0] else None, then,
-        )
+        DiskWay(disk, rank, route, partial(seated, route=route), first if route is routes[0] else None, then)
         for route in routes
-    ]  # fmt: skip
+    ]
     if routes[0].records and (known := _context_alone(ways[0], wants)) is not None:
-        return known, Roster({}, {}, {}, {}), {}
+        return known, Roster({}, {}, {}, {}), {}, {}
     found = recover(ways, build, place)
     stand_in, index = built[-1]
     theirs = index.held
-    return found, stand_in, {name: theirs[name] for name in stand_in.parameters}
+    return found, stand_in, {name: theirs[name] for name in stand_in.parameters}, scattered
 
 
 def expect(disk: Files, rank: int, route: Route, wants: Wants, index: Index) -> None:
@@ -111,19 +121,21 @@ def _context_alone(way: DiskWay, wants: Wants) -> Recovered | None:
     return Recovered(way.step, context, folded, index, way.name, "nothing to replay", 0.0, way.count, ())
 
 
-def _seats(index: Index, wants: Wants, rooms: Rooms, *, all_of_it: bool = False) -> dict[str, torch.Tensor]:
+def _seats(index: Index, wants: Wants, rooms: Rooms, *, all_of_it: bool = False) -> dict[str, fetch.Seat]:
     """Where each tensor of a base is read to. Those that are not here are not wanted."""
     theirs, owned = index.held, owners(index)
     shapes = {stored.tensor.name: stored.tensor.box.shape for stored in index.tensors}
     homes: dict[str, Wanted] = {}
-    found: dict[str, torch.Tensor] = {}
+    once = Counter(held.logical for held in theirs.values())  # where there are two, it is not known which is taken
+    spread: dict[str, tuple[Wanted, list[Move]]] = {}
+    found: dict[str, fetch.Seat] = {}
     needed = _needed(index, wants)
     for stored in sorted(index.tensors, key=lambda stored: not stored.tensor.name.startswith("model/")):
         name, dtype = stored.tensor.name, TORCH_DTYPES[stored.tensor.dtype]
         key, owner, state = owned.get(name, ("", name.removeprefix("model/"), ""))
         if owner in theirs and owner not in needed and not all_of_it:
             continue
-        seat = None
+        seat: fetch.Seat | None = None
         if name == f"model/{owner}":
             for want in wants.get(theirs[owner].logical, ()):
                 if want.held.pieces and dtype == local(want.parameter).dtype:
@@ -133,6 +145,15 @@ def _seats(index: Index, wants: Wants, rooms: Rooms, *, all_of_it: bool = False)
                     break
         elif owner in homes and shapes[name] == shapes[f"model/{owner}"] and shapes[name]:
             seat = homes[owner].place(local(homes[owner].room(key, state, dtype)), theirs[owner])
+        if seat is None and not all_of_it and name == f"model/{owner}":
+            logical, held = theirs[owner].logical, theirs[owner]
+            takers = [(want, moves) for want in wants.get(logical, ()) if (moves := want.moves(held))]
+            if len(takers) == once[logical] == 1 and dtype == local(takers[0][0].parameter).dtype:
+                spread[owner] = takers[0]
+        if seat is None and owner in spread and shapes[name] == shapes[f"model/{owner}"]:
+            want, moves = spread[owner]
+            target = want.parameter.detach() if name == f"model/{owner}" else want.room(key, state, dtype)
+            seat = Scatter.of(theirs[owner], local(target), want.held, moves)
         if seat is None:  # what is no parameter's outlives this part
             seat = rooms.take(stored.tensor) if owner in theirs else room(stored.tensor)
         found[name] = seat

@@ -31,17 +31,26 @@ class Wanted:
 
     def take(self, theirs: Local) -> list[Move]:
         """What a writer's tensor has of what nobody has brought yet; from now on it is not absent."""
-        moves = []
+        moves, self.absent = self._moves(theirs)
+        return moves
+
+    def moves(self, theirs: Local) -> list[Move]:
+        """What `take` will say."""
+        return self._moves(theirs)[0]
+
+    def _moves(self, theirs: Local) -> tuple[list[Move], list[Box]]:
+        """What a writer's tensor has of what is absent, and what is absent then."""
+        moves, left = [], self.absent
         for source in theirs.pieces:
             found = [
                 Move(source, target, part)
-                for absent in self.absent if (common := boxes.intersect(absent, source.box)) is not None
+                for absent in left if (common := boxes.intersect(absent, source.box)) is not None
                 for target in self.held.pieces if (part := boxes.intersect(common, target.box)) is not None
             ]  # fmt: skip
             if found:
-                self.absent = [rest for absent in self.absent for rest in boxes.subtract(absent, source.box)]
+                left = [rest for absent in left for rest in boxes.subtract(absent, source.box)]
                 moves += found
-        return moves
+        return moves, left
 
     def place(self, tensor: torch.Tensor, theirs: Local) -> torch.Tensor | None:
         """Where in `tensor`, which lies as the parameter does, all of a writer's tensor belongs: a contiguous part of
