@@ -29,6 +29,7 @@ SMALL_BYTES = 1 << 20
 """For so little there is always room."""
 ROOMY = 2
 """More is held while the device has so many times as much to spare."""
+CROWDED_AFTER = 2
 ENOUGH = 1.25
 """Less would not be enough, as memory is handed out in pieces."""
 
@@ -45,8 +46,7 @@ class Bus:
         self._owed: list[torch.Tensor] = []
         self.owed: int | None = None
         """The last copy that training has to wait for before it goes on: call `repay` then."""
-        self.crowded = False
-        """Whether there ever was no memory to spare."""
+        self._crowded = 0
         wakes, ended = os.eventfd(0), threading.Event()
         with torch.cuda.device(device):
             self._native = native.Bus(self.stream.cuda_stream, wakes)
@@ -56,9 +56,16 @@ class Bus:
 
     def crowds(self, nbytes: int) -> bool:
         """Whether so much would be more than the device has to spare."""
-        found = nbytes > SMALL_BYTES and self._room.left(nbytes) < ENOUGH * nbytes
-        self.crowded |= found
+        if nbytes <= SMALL_BYTES:
+            return False
+        found = self._room.left(nbytes) < ENOUGH * nbytes
+        self._crowded = self._crowded + 1 if found else 0
         return found
+
+    @property
+    def crowded(self) -> bool:
+        """Whether there has been no memory to spare for some steps: the first one is careful."""
+        return self._crowded > CROWDED_AFTER
 
     def copy(
         self, copies: native.Copies, address: int, tensors: Sequence[torch.Tensor] = (),

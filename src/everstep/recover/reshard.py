@@ -80,7 +80,7 @@ def _onto_shards(
     new, asked = goes_on is None, order(rank, ranks.world, len(writers), goes_on)
     own = asked[0]
     reductions = fit(wanted, writers, asked)
-    used, absent = _used(writers, asked, wanted, _context(roster))
+    used, turns, absent = _used(writers, asked, wanted, _context(roster))
     if alone:
         list(map(writers.index, asked))  # what the program lacks is a difference as well
     refuse_diverged(writers.known)
@@ -91,7 +91,7 @@ def _onto_shards(
     if not wanted.keys() <= both:
         wanted = {name: want for name, want in wanted.items() if name in both}
         reductions = [reduction for reduction in reductions if reduction.want.name in both]
-        used, absent = _used(writers, asked, wanted, _context(roster))
+        used, turns, absent = _used(writers, asked, wanted, _context(roster))
     if absent:
         name, (box, *_) = next(iter(absent.items()))
         raise Damaged(f"step {step}: no writer holds {name} {box.low}..{box.high}. Nothing was changed.")
@@ -108,7 +108,7 @@ def _onto_shards(
         wants.setdefault(want.held.logical, []).append(want)
     reads = {at: seats.reading(writers.routes(at)[0], wants, writers.index(at)) for at in used}
     with passed_on(writers.disk, ranks, reads) as files, ThreadPoolExecutor(1, "ahead") as ahead:
-        rooms, turns = Rooms(), in_order(used, [writers.index(at) for at in used], reductions)
+        rooms, turns = Rooms(), in_order(turns, [writers.index(at) for at in turns], reductions)
         ahead.submit(_expect, files, writers, turns[0], wants)
         for at, following in zip(turns, [*turns[1:], None], strict=True):
             near, routes, index = device.type == "cpu", writers.routes(at), writers.index(at)
@@ -158,19 +158,26 @@ def _expect(files: Files, writers: Writers, at: int | None, wants: seats.Wants) 
 
 def _used(
     writers: Writers, asked: Sequence[int], wanted: dict[str, Wanted], context: set[str]
-) -> tuple[list[int], dict[str, list[Box]]]:
+) -> tuple[list[int], list[int], dict[str, list[Box]]]:
     """The writers to be read, our own first, and the boxes that nobody holds: together they have all the others, and
-    every buffer and module's state that anyone has."""
+    every buffer and module's state that anyone has.
+
+    Also in the order in which they are read, which is the same for all ranks: those who want the same of a file get it
+    from the kernel's cache, while the disk goes on with what is next. Were each to begin with its own, the disk would
+    have nothing to do when they come to the others'.
+    """
     ours = boxes_of({name: want.held for name, want in wanted.items()})
     used, absent = read_from(ours, lambda at: boxes_of(writers.index(at).held), asked)
+    turns = sorted(used)
     lacking = context.difference(*(writers.index(at).content.context for at in used))
     for at in asked:
         if not lacking:
             break
         if lacking & writers.index(at).content.context.keys():
             used.append(at)
+            turns.append(at)
             lacking -= writers.index(at).content.context.keys()
-    return used, absent
+    return used, turns, absent
 
 
 def _context(roster: Roster) -> set[str]:
