@@ -29,6 +29,7 @@ from everstep.types import DTYPE_BYTES, Pair, printed
 THREADS = 4
 """A disk needs several readers to give all it has; beyond four none of those measured gave more."""
 PER_PROCESSOR = 4
+"""Of those, on one host: ranks that share few processors have enough to do with fewer."""
 STRETCH_BYTES = 16 << 20
 """What one thread takes at a time, of a file and in one piece there, whichever tensors it holds."""
 PIECE_BYTES = 1 << 20
