@@ -26,7 +26,7 @@ PROBE_BYTES = 64 << 20
 PART_BYTES = 64 << 20
 CROWDED = (
     "this GPU has no memory to spare: training waits at every step until its gradients are copied. Free some, or use "
-    "Settings(source='state'), which takes none; Settings(gradients='bf16') halves the wait"
+    "Settings(source='state'), which takes none; Settings(gradients='bf16') shortens the wait"
 )
 NOTHING = native.Copies((), (), ())
 

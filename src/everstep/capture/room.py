@@ -3,7 +3,7 @@
 import torch
 
 LOOK_EVERY = 16
-"""Looking takes a tenth of a millisecond. At first it is done every time: training takes its memory step by step."""
+"""Looking takes time. At first it is done every time all the same: training takes its memory step by step."""
 TO_COME = 3
 """Times as much as the gradients: what an optimizer's first step may take."""
 

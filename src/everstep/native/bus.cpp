@@ -155,7 +155,7 @@ std::uint64_t Bus::put(Job job) {
 
 void Bus::run() {
     pthread_setname_np(pthread_self(), "everstep-bus");
-    prctl(PR_SET_TIMERSLACK, 1UL);  // else a sleep of some microseconds takes sixty
+    prctl(PR_SET_TIMERSLACK, 1UL);  // else the kernel may add fifty microseconds to a sleep
     int relaxed = kRelaxed;  // a CUDA graph that another thread captures is not disturbed by what this one asks
     int code = driver().context_set(context_);
     code = code ? code : driver().capture_mode(&relaxed);

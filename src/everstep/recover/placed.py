@@ -67,10 +67,10 @@ def prove(step: int, brought: Sequence[Brought], ranks: Company) -> str:
     for one in brought:
         if not one.boxes:
             continue
-        size, held = _size(one.theirs), sum(map(boxes.volume, one.boxes))
         if one.target.data_ptr() not in touched:
             proved += 1
             continue
+        size, held = _size(one.theirs), sum(map(boxes.volume, one.boxes))
         part = _digest(one)
         if held != size:
             shares.append(Share(one.writer, one.name, size, one.digest, one.boxes, part))
