@@ -10,6 +10,7 @@ been copied. Where it has none, training waits for that: else its next allocatio
 
 import os
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Sequence
@@ -30,6 +31,8 @@ SMALL_BYTES = 1 << 20
 ROOMY = 2
 """More is held while the device has so many times as much to spare."""
 CROWDED_AFTER = 2
+GLANCE_SECONDS = 5e-5
+ARRIVE_SECONDS = 10.0
 ENOUGH = 1.25
 """Less would not be enough, as memory is handed out in pieces."""
 
@@ -105,6 +108,13 @@ class Bus:
         """Training's stream waits for what has this number. It is asked for at once: nobody gains if it comes later."""
         self._native.hurry(number)
         training.wait_event(self.stream.record_event())
+
+    def arrive(self, number: int) -> None:
+        """Wait until what has this number is there, in no hurry."""
+        deadline = time.monotonic() + ARRIVE_SECONDS
+        while self._native.asked() < number and time.monotonic() < deadline:
+            time.sleep(GLANCE_SECONDS)
+        self.stream.synchronize()
 
     def synchronize(self) -> None:
         """Wait until everything is there."""

@@ -5,7 +5,7 @@ on the device, not in Python. Gradients are read in place where nobody writes to
 on the device first, in training's own order.
 """
 
-import itertools
+import time
 from collections import deque
 from collections.abc import Collection, Sequence
 from weakref import WeakKeyDictionary
@@ -13,17 +13,19 @@ from weakref import WeakKeyDictionary
 import torch
 
 from everstep import native
-from everstep.capture.bus import Bus
+from everstep.capture.bus import LARGE_PORTION_BYTES, Bus
+from everstep.capture.desk import Desk, Load, parts
 from everstep.capture.freshness import Freshness
-from everstep.capture.mover import HostMover, Parcel, Target, Tensors, fill, gaps, offsets
+from everstep.capture.mover import HostMover, Parcel, Target, Tensors, fill, gaps
 from everstep.capture.tensors import in_order
 from everstep.native import driver, gpu
 from everstep.ring.ring import E_DEVICE, Ring
 from everstep.store.memory import Block
 from everstep.types import Tensor
 
-PROBE_BYTES = 64 << 20
-PART_BYTES = 64 << 20
+PROBE_PORTIONS = 16
+PROBES = 4
+REHEARSAL_BYTES = 4096
 CROWDED = (
     "this GPU has no memory to spare: training waits at every step until its gradients are copied. Free some, or use "
     "Settings(source='state'), which takes none; Settings(gradients='bf16') shortens the wait"
@@ -39,6 +41,7 @@ class DeviceMover:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._bus = Bus(device)
+        self._desk: Desk | None = None
         self._near = HostMover()
         self._tables: dict[str, gpu.Table] = {}
         self._routes: WeakKeyDictionary[Parcel, Route] = WeakKeyDictionary()
@@ -50,7 +53,7 @@ class DeviceMover:
         """The last copy that reads a state in place."""
         self._waits: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque()
         self._waited = 0.0
-        self.bus_bytes_per_s: float | None = _measured(device)
+        self.bus_bytes_per_s: float | None = _measured(device, self._bus)
 
     @property
     def complaint(self) -> str | None:
@@ -62,6 +65,14 @@ class DeviceMover:
             began, ended = self._waits.popleft()
             self._waited += began.elapsed_time(ended) / 1e3
         return self._waited
+
+    def rehearse(self, dtypes: Collection[torch.dtype], *, rounds: bool) -> None:
+        flat = torch.empty(REHEARSAL_BYTES, dtype=torch.uint8, device=self._device)
+        for dtype in dtypes:
+            gpu.pack([torch.zeros(REHEARSAL_BYTES // dtype.itemsize, dtype=dtype, device=self._device)], flat, [0])
+        if rounds:
+            gradient = torch.zeros(REHEARSAL_BYTES // 4, device=self._device)
+            gpu.round_pack([gradient], flat.view(torch.bfloat16), [0])
 
     def pin(self, block: Block) -> None:
         torch.cuda.set_device(self._device)  # threads that pin have no context of their own yet
@@ -140,21 +151,29 @@ class DeviceMover:
 
     def _pack(self, what: str, target: Target, parcel: Parcel, *, rounds: bool) -> None:
         """By way of memory on the device: all at once, or little by little where that has none to spare."""
-        crowds = self._bus.crowds(offsets(parcel.described)[1])
-        for number, part in enumerate(_cut(parcel) if crowds else [parcel]):
-            packed, nbytes = offsets(part.described)
+        load = Load(parcel.tensors, parcel.places, [told.nbytes for told in parcel.described])
+        if not self._bus.crowds(load.packed[1]):
+            self._send_packed(what, target, load, None, rounds=rounds)
+            return
+        self._desk = self._desk or Desk(self._device)
+        for number, part in enumerate(parts(load)):
+            self._send_packed(f"{what}/{number}", target, part, self._desk, rounds=rounds)
+            self._repay()  # the next part lies where this one did
+
+    def _send_packed(self, what: str, target: Target, load: Load, desk: Desk | None, *, rounds: bool) -> None:
+        packed, nbytes = load.packed
+        if desk is not None and nbytes <= desk.flat.nbytes:
+            flat = desk.flat
+        else:
             flat = torch.empty(nbytes, dtype=torch.uint8, device=self._device)
-            table = self._tables.setdefault(f"{what}/{number}", gpu.Table())
-            if rounds:
-                gpu.round_pack(part.tensors, flat.view(torch.bfloat16), [place // 2 for place in packed], table)
-            else:
-                gpu.pack(part.tensors, flat, packed, table)
-            sizes = [told.nbytes for told in part.described]
-            spans = joined([(to, flat.data_ptr() + at) for to, at in zip(part.places, packed, strict=True)], sizes)
-            copies = native.Copies(*zip(*spans, strict=True)) if spans else NOTHING
-            self._bus.copy(copies, target.address, [flat], owing=crowds)
-            if crowds:
-                self._repay()
+        table = self._tables.setdefault(what, gpu.Table())
+        if rounds:
+            gpu.round_pack(load.tensors, flat.view(torch.bfloat16), [place // 2 for place in packed], table)
+        else:
+            gpu.pack(load.tensors, flat, packed, table)
+        spans = joined([(to, flat.data_ptr() + at) for to, at in zip(load.places, packed, strict=True)], load.sizes)
+        copies = native.Copies(*zip(*spans, strict=True)) if spans else NOTHING
+        self._bus.copy(copies, target.address, [flat], owing=desk is not None)
 
     def _repay(self) -> None:
         if self._bus.owed is not None:
@@ -207,31 +226,19 @@ def _part(parcel: Parcel, which: Sequence[int]) -> Parcel:
     return Parcel([described[at] for at in which], [places[at] for at in which], [tensors[at] for at in which])
 
 
-def _cut(parcel: Parcel) -> list[Parcel]:
-    """Parts of some megabytes; a large tensor is a part of its own."""
-    parts: list[list[int]] = [[]]
-    room = PART_BYTES
-    for at, told in enumerate(parcel.described):
-        if parts[-1] and told.nbytes > room:
-            parts.append([])
-            room = PART_BYTES
-        parts[-1].append(at)
-        room -= told.nbytes
-    return [_part(parcel, which) for which in parts]
-
-
-def _measured(device: torch.device) -> float:
-    """Bytes per second from this device to pinned host memory."""
-    source = torch.empty(PROBE_BYTES, dtype=torch.uint8, device=device)
-    target = torch.empty(PROBE_BYTES, dtype=torch.uint8, pin_memory=True)
-    stream = torch.cuda.current_stream(device)
-    ends = [stream.record_event(_clock())]
-    for _ in range(4):  # queued back to back: what Python takes for one would count as the bus's
-        target.copy_(source, non_blocking=True)
-        ends.append(stream.record_event(_clock()))
-    stream.synchronize()
-    best: float = min(began.elapsed_time(ended) for began, ended in itertools.pairwise(ends))
-    return PROBE_BYTES / best * 1e3
+def _measured(device: torch.device, bus: Bus) -> float:
+    """Bytes per second from this device to pinned host memory, in portions, as a state travels."""
+    source = torch.empty(LARGE_PORTION_BYTES, dtype=torch.uint8, device=device)
+    target = torch.empty(LARGE_PORTION_BYTES, dtype=torch.uint8, pin_memory=True)
+    portions = [LARGE_PORTION_BYTES] * PROBE_PORTIONS
+    copies = native.Copies([0] * len(portions), [source.data_ptr()] * len(portions), portions)
+    found: list[float] = []
+    for _ in range(PROBES):
+        torch.cuda.current_stream(device).synchronize()
+        began = time.perf_counter()
+        bus.arrive(bus.copy(copies, target.data_ptr(), pressing=True))
+        found.append(time.perf_counter() - began)
+    return sum(portions) / min(found)
 
 
 def joined(ways: Sequence[tuple[int, int]], sizes: Sequence[int]) -> list[tuple[int, int, int]]:

@@ -52,6 +52,9 @@ class Mover(Protocol):
     def complaint(self) -> str | None:
         """What makes training wait, and what to do about it."""
 
+    def rehearse(self, dtypes: Collection[torch.dtype], *, rounds: bool) -> None:
+        """Have at hand what tensors of these types need: on a device it takes a while to make ready."""
+
     def pin(self, block: Block) -> None:
         """Make the block fit for the device's own copies."""
 
@@ -97,6 +100,9 @@ class HostMover:
     bus_bytes_per_s = None
     waited_seconds = 0.0
     complaint = None
+
+    def rehearse(self, dtypes: Collection[torch.dtype], *, rounds: bool) -> None:
+        pass
 
     def pin(self, block: Block) -> None:
         pass

@@ -23,7 +23,7 @@ STEP_SECONDS_MIN = 1e-4
 SNAPSHOT_SHARE = 1 / 6
 """Of the time between two optimizer steps, how long a snapshot may stay on the device: activations are small then."""
 BUS_SHARE = 0.93
-"""Of the bus, what a state in parts counts on: they follow each other at every step, and none may be late."""
+"""Of the bus, what a state counts on that has to be there in time beside gradients: who is late makes training wait."""
 TOLERANCE = 0.05
 """A plan takes ten milliseconds to make: it is kept while a step is as long as it was, give or take this part."""
 
@@ -84,24 +84,7 @@ class Planner:
     def _planned(self, described: Sequence[Tensor], gradient_bytes: int, step: float, *, spread: bool) -> Plan:
         pieces = _pieces(described)
         facts = self._facts(described, pieces, gradient_bytes, step)
-        if spread:
-            found = schedules.schedule(facts)
-            if found.spread > 1:
-                facts = replace(facts, bus_bytes_per_s=BUS_SHARE * facts.bus_bytes_per_s)
-                found = schedules.schedule(facts)
-        else:
-            facts = _beside(facts) if gradient_bytes else facts
-            found = schedules.schedule(facts, spread=2 if gradient_bytes else 1)
-        stall = (found.stall_seconds - window(facts).stall_seconds) * found.spread
-        if spread:
-            rounds = tuple(
-                tuple(at for name in dict.fromkeys(copy.name for copy in copies) for at in pieces[name])
-                for copies in found.rounds
-            )
-            return Plan(rounds, frozenset(), found, stall)
-        late = {copy.name for copies in found.rounds for copy in copies if copy.way == "snapshot"}
-        snapshots = frozenset(at for name in late for at in pieces[name])
-        return Plan((tuple(range(len(described))),), snapshots, found, stall)
+        return _in_parts(facts, pieces) if spread else _at_once(facts, pieces)
 
     def _facts(
         self, described: Sequence[Tensor], pieces: dict[str, list[int]], gradient_bytes: int, step: float
@@ -114,6 +97,42 @@ class Planner:
             self._bus, COPY_SECONDS, DEVICE_BYTES_PER_S, step - optimizer, 0.0,  # backward writes to other gradients
             optimizer, gradient_bytes, INTERFERENCE, ((0.0, 1 << 60),),
         )  # fmt: skip
+
+
+def _in_parts(facts: Facts, pieces: dict[str, list[int]]) -> Plan:
+    """The fewest rounds that training does not wait for."""
+    found = schedules.schedule(facts)
+    if found.spread > 1:
+        facts = _careful(facts)
+        found = schedules.schedule(facts)
+    rounds = tuple(
+        tuple(at for name in dict.fromkeys(copy.name for copy in copies) for at in pieces[name])
+        for copies in found.rounds
+    )
+    return Plan(rounds, frozenset(), found, _waiting(facts, found))
+
+
+def _at_once(facts: Facts, pieces: dict[str, list[int]]) -> Plan:
+    """One round, part of it packed if need be."""
+    if facts.gradient_bytes:
+        packing = schedules.schedule(_beside(_careful(facts)), spread=2)
+        facts = _beside(facts)
+        found = schedules.schedule(facts, spread=2)
+    else:
+        packing = found = schedules.schedule(facts, spread=1)
+    late = {copy.name for copies in packing.rounds for copy in copies if copy.way == "snapshot"}
+    snapshots = frozenset(at for name in late for at in pieces[name])
+    everything = tuple(sorted(at for held in pieces.values() for at in held))
+    return Plan((everything,), snapshots, found, _waiting(facts, found))
+
+
+def _waiting(facts: Facts, found: schedules.Schedule) -> float:
+    """For the state alone, all rounds together."""
+    return (found.stall_seconds - window(facts).stall_seconds) * found.spread
+
+
+def _careful(facts: Facts) -> Facts:
+    return replace(facts, bus_bytes_per_s=BUS_SHARE * facts.bus_bytes_per_s)
 
 
 def _beside(facts: Facts) -> Facts:

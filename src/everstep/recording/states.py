@@ -82,6 +82,8 @@ class States:
 
     def begin(self) -> None:
         """There is a ring. Say so if memory will hold no state beside it."""
+        dtypes = {parameter.dtype for parameter in self._program.roster.parameters.values()} | {torch.float32}
+        self._mover.rehearse(dtypes, rounds=self._settings.gradients == "bf16")
         areas, sizes = self._link.areas, self._sizes
         areas.count = max(areas.count, sizes.areas)
         if areas.count == 1:
