@@ -33,7 +33,7 @@ def section(result: dict[str, Any], name: str) -> str:
     where += f", {machine['gpu']}" if machine.get("gpu") else ""
     where += f" at a fixed {machine['gpu_clock_mhz']} MHz" if machine.get("gpu_clock_mhz") else ""
     what = ", ".join(f"{key} {value}" for key, value in versions.items())
-    lines = [f"## {result['bench']}", "", f"`bench/results/{name}`, {result['date'][:10]}; {where}; {what}", ""]
+    lines = [f"## {Path(name).stem}", "", f"`bench/results/{name}`, {result['date'][:10]}; {where}; {what}", ""]
     if result["bench"] == "overhead":
         return "\n".join([*lines, "![overhead](overhead.svg)", "", tables(result["rows"])])
     lines += [
