@@ -26,6 +26,10 @@ class LateMover:
         self.early = 0
         """Gradients that were sent during backward and had not changed since."""
 
+    def rehearse(self, dtypes: Collection[torch.dtype], *, rounds: bool) -> None:
+        assert dtypes
+        del rounds
+
     def pin(self, block: Block) -> None:
         assert block.address not in self.pinned
         self.pinned.append(block.address)

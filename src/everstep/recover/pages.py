@@ -6,6 +6,7 @@ Faulting it in four kilobytes at a time takes longer than copying from the page 
 import contextlib
 import ctypes
 import mmap
+import weakref
 
 import torch
 
@@ -26,10 +27,30 @@ def in_huge_pages(tensor: torch.Tensor) -> torch.Tensor:
 
 def memory(nbytes: int) -> memoryview:
     """Fresh memory; nothing touches it before its first use, where a bytearray is zeroed byte by byte."""
-    if nbytes < HUGE_BYTES:
-        return memoryview(bytearray(nbytes))
+    return memoryview(_mapped(nbytes))[:nbytes] if nbytes >= HUGE_BYTES else memoryview(bytearray(nbytes))
+
+
+class Pages:
+    """Memory that is given out again once nobody has anything of it any more: the kernel zeroes fresh pages, at half
+    the speed at which a disk is read."""
+
+    def __init__(self) -> None:
+        self._free: list[mmap.mmap] = []
+
+    def take(self, nbytes: int) -> memoryview:
+        """So many bytes, with anything in them."""
+        if nbytes < HUGE_BYTES:
+            return memoryview(bytearray(nbytes))
+        at = next((at for at, pages in enumerate(self._free) if len(pages) >= nbytes), None)
+        pages = _mapped(nbytes) if at is None else self._free.pop(at)
+        lent = (ctypes.c_char * nbytes).from_buffer(pages)  # every view of it, and every tensor over one, holds this
+        weakref.finalize(lent, self._free.append, pages).atexit = False
+        return memoryview(lent).cast("B")
+
+
+def _mapped(nbytes: int) -> mmap.mmap:
     whole = -(-nbytes // HUGE_BYTES) * HUGE_BYTES  # of such a length, the kernel aligns it
     pages = mmap.mmap(-1, whole, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with contextlib.suppress(OSError):
         pages.madvise(mmap.MADV_HUGEPAGE)
-    return memoryview(pages)[:nbytes]
+    return pages
