@@ -1,12 +1,11 @@
 """Bodies of records, the next being read while the last is replayed: by several threads, into huge pages.
 
 Replaying needs processors, reading mostly waits. One record is read ahead, no more: it is as large as all gradients.
-The disk goes on with the one after it, which stays in the kernel's cache until its turn.
 """
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, suppress
+from functools import partial
 
 from everstep.log import frame, reader
 from everstep.log.reader import Located
@@ -21,35 +20,18 @@ STRETCH_BYTES = 8 << 20
 
 def bodies(disk: Files, records: Sequence[Located]) -> Iterator[tuple[Located, memoryview]]:
     """The records' bodies, checked, one after the other; Damaged when one is not what was written."""
-    with (
-        ThreadPoolExecutor(THREADS, "everstep-body") as readers,
-        ThreadPoolExecutor(1, "everstep-ahead") as ahead,
-        ThreadPoolExecutor(1, "everstep-later") as later,
-    ):
-        pages = Pages()
-
-        def read(at: int) -> memoryview:
-            found = _body(disk, records[at], readers, pages)
-            for record in records[at + 1 : at + 2]:
-                later.submit(_expect, disk, record)
-            return found
-
+    with ThreadPoolExecutor(THREADS, "everstep-body") as readers, ThreadPoolExecutor(1, "everstep-ahead") as ahead:
+        read = partial(_body, disk, readers, Pages())
         following: list[Future[memoryview]] = []
         for at, located in enumerate(records):
-            current = following.pop() if following else ahead.submit(read, at)
+            current = following.pop() if following else ahead.submit(read, located)
             found = [current.result()]
             del current  # it would hold the body, and with it the memory, for as long as the next one is read
-            following += [ahead.submit(read, at + 1)] if at + 1 < len(records) else []
+            following += [ahead.submit(read, record) for record in records[at + 1 : at + 2]]
             yield located, found.pop()
 
 
-def _expect(disk: Files, located: Located) -> None:
-    """Let the disk begin with a record. Whatever fails, fails when it is read."""
-    with suppress(OSError), closing(disk.source(located.path)) as source:
-        source.expect(located.offset, located.frame.nbytes - frame.FRAME.size)
-
-
-def _body(disk: Files, located: Located, readers: ThreadPoolExecutor, pages: Pages) -> memoryview:
+def _body(disk: Files, readers: ThreadPoolExecutor, pages: Pages, located: Located) -> memoryview:
     """One body, checked. Memory for it was checked against the length of the file."""
     data = pages.take(located.frame.nbytes - frame.FRAME.size)
     starts = range(0, len(data), STRETCH_BYTES)
