@@ -38,13 +38,18 @@ def child(path: str, steps: int, rounds: int) -> None:
     in_parts(rounds)
     program = Program()
     run = opened(Path(path), program, buffer_bytes_max=1_200_000)
-    for _ in range(run.resume(), steps):
+    run.resume()
+    assert run._recording is not None
+    for at in range(1, steps + 200):
         program.step()
         run.commit()
-    assert run._recording is not None
-    run._recording.finish()
-    run._link.settle()
-    entry = run._link.ring.read(run._link.tally.newest)
+        if at < steps:
+            continue
+        run._recording.finish()
+        run._link.settle()
+        entry = run._link.ring.read(run._link.tally.newest)
+        if entry.low < entry.step:  # else a slow disk has asked for a whole one just before
+            break
     sys.stdout.write(f"{entry.low} {entry.step} {run.acknowledged('memory')} {digest(program)}")
     sys.stdout.flush()
     os.kill(os.getpid(), 9)
@@ -63,7 +68,8 @@ def test_a_state_in_parts_is_repaired_to_one_step(rounds: int, steps: int, tmp_p
     assert done.returncode == -9, done.stderr
     low, high, memory, _ = (int(word) for word in done.stdout.split())
     assert low == high - rounds + 1, "it really was in parts"
-    assert memory == steps
+    assert memory >= steps
+    steps = memory
     program = Program()
     with opened(tmp_path / "run", program) as run:
         assert run.resume() == steps

@@ -107,6 +107,27 @@ def test_a_state_that_is_waited_for_is_written(tmp_path: Path, steps: int, devic
         assert again.bits() == then
 
 
+def test_a_keeper_that_was_held_up_steps_over_the_states_that_are_gone(tmp_path: Path) -> None:
+    """Their memory holds newer ones by then. It used to wait for them to become whole, and for ever."""
+    program, path = Counting(), tmp_path / "run"
+    with program.open(path, settings=everstep.Settings(source="state")) as run:
+        run.resume()
+        for _ in range(8):  # by then all the memory is there
+            program.step()
+            run.commit()
+        assert run.wait(timeout=20) == 8
+        pid = keeper_pid(path)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            for _ in range(12):
+                program.step()
+                run.commit()
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        assert run.wait(timeout=20) == 20
+        assert run.health.not_recorded == 0
+
+
 @pytest.mark.parametrize("parts", [False, True], ids=["whole", "in-parts"])
 def test_what_a_full_disk_lacks_at_the_end_waits_in_memory(
     tmp_path: Path, around: Around, monkeypatch: pytest.MonkeyPatch, parts: bool
