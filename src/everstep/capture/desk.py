@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
+from everstep.capture.mover import aligned
 from everstep.types import padded
 
 DESK_BYTES = 64 << 20
@@ -26,11 +27,7 @@ class Load:
     @property
     def packed(self) -> tuple[list[int], int]:
         """Where each lies when they are packed, and how long that is."""
-        found, end = [], 0
-        for size in self.sizes:
-            found.append(end)
-            end += padded(size)
-        return found, end
+        return aligned(self.sizes)
 
 
 class Desk:

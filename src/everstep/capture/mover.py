@@ -163,10 +163,15 @@ def rounded(tensor: torch.Tensor, told: Tensor) -> torch.Tensor:
 
 def offsets(described: Sequence[Tensor]) -> tuple[list[int], int]:
     """Where each tensor goes in one block, aligned, and the block's length."""
+    return aligned([tensor.nbytes for tensor in described])
+
+
+def aligned(sizes: Sequence[int]) -> tuple[list[int], int]:
+    """The same for so many bytes each."""
     places, end = [], 0
-    for tensor in described:
+    for size in sizes:
         places.append(end)
-        end += padded(tensor.nbytes)
+        end += padded(size)
     return places, end
 
 
