@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import everstep
-from everstep.capture import bus, desk, device
+from everstep.capture import bus, device, workbench
 from everstep.capture.freshness import Freshness
 from tests.exact.test_gpu import bits
 
@@ -141,7 +141,7 @@ def test_without_memory_to_spare_training_waits_and_nothing_else_changes(
     wanted = train(LOOPS[loop], STEPS, tmp_path / "roomy", settings=settings)
     for name, value in {"ROOMY": 1 << 40, "ENOUGH": 1 << 40, "SMALL_BYTES": 0}.items():
         monkeypatch.setattr(bus, name, value)
-    monkeypatch.setattr(device, "parts", partial(desk.parts, room=20_032))
+    monkeypatch.setattr(device, "parts", partial(workbench.parts, room=20_032))
     waits: list[int] = []
     hold_back = bus.Bus.hold_back
     monkeypatch.setattr(

@@ -114,6 +114,37 @@ def test_a_group_added_later_is_kept_as_a_base_and_resumed(tmp_path: Path) -> No
         assert bits(again, other) == bits(model, optimizer)
 
 
+@pytest.mark.parametrize(("before", "after"), [(None, 3), (3, None), (3, 5)], ids=["added", "removed", "resized"])
+def test_a_step_that_changes_which_buffers_there_are_is_kept_as_a_base(
+    tmp_path: Path, before: int | None, after: int | None
+) -> None:
+    """Resuming asks for the same buffers, and it asks the base."""
+
+    def build(length: int | None, fill: float) -> tuple[nn.Module, Optimizer]:
+        torch.manual_seed(2)
+        model = nn.Linear(3, 3)
+        model.register_buffer("seen", None if length is None else torch.full((length,), fill))
+        return model, AdamW(model.parameters(), lr=0.01)
+
+    model, optimizer = build(before, 1.0)
+    with everstep.open(tmp_path / "run", model=model, optimizer=optimizer) as run:
+        run.resume()
+        for at in range(5):
+            if at == 2:
+                model.seen = None if after is None else torch.full((after,), 2.0)
+            model(torch.ones(2, 3)).square().sum().backward()
+            optimizer.step()
+            model.zero_grad()
+            run.commit()
+        run.wait(timeout=30)
+        assert any("step 3 is kept as a base: a buffer was added" in text for text in run.health.warnings)
+    again, other = build(after, 0.0)
+    with everstep.open(tmp_path / "run", model=again, optimizer=other) as run:
+        assert run.resume() == 5
+        assert bits(again, other) == bits(model, optimizer)
+        assert after is None or torch.equal(again.seen, model.seen)
+
+
 def test_sparse_gradients_are_kept_as_bases(tmp_path: Path) -> None:
     torch.manual_seed(3)
     model = nn.Embedding(10, 4, sparse=True)

@@ -4,6 +4,7 @@ import errno
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -126,6 +127,40 @@ def test_a_keeper_that_was_held_up_steps_over_the_states_that_are_gone(tmp_path:
             os.kill(pid, signal.SIGCONT)
         assert run.wait(timeout=20) == 20
         assert run.health.not_recorded == 0
+
+
+@pytest.mark.parametrize("source", ["gradient", "state"])
+def test_a_keeper_that_hangs_costs_a_step_no_more_than_allowed(tmp_path: Path, source: str) -> None:
+    """Also when the state outgrows its memory, and the keeper must be given more."""
+    program, path = Counting(), tmp_path / "run"
+    program.model.register_buffer("grows", torch.zeros(1))
+    with program.open(path, settings=everstep.Settings(source=source, stall_ms_max=100)) as run:  # type: ignore[arg-type]
+        run.resume()
+        for _ in range(3):
+            program.step()
+            run.commit()
+        assert run.wait(timeout=20) == 3
+        pid = keeper_pid(path)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            program.model.grows = torch.zeros(1 << 20)
+            for _ in range(5):
+                program.step()
+                began = time.monotonic()
+                run.commit()
+                assert time.monotonic() - began < 2.0
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        for _ in range(3):
+            program.step()
+            run.commit()
+        assert run.wait(timeout=20) == 11
+        then = program.bits()
+    again = Counting()
+    again.model.register_buffer("grows", torch.ones(1 << 20))
+    with again.open(path) as run:
+        assert run.resume() == 11
+        assert again.bits() == then
 
 
 @pytest.mark.parametrize("parts", [False, True], ids=["whole", "in-parts"])

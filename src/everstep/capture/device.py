@@ -14,10 +14,10 @@ import torch
 
 from everstep import native
 from everstep.capture.bus import LARGE_PORTION_BYTES, Bus
-from everstep.capture.desk import Desk, Load, parts
 from everstep.capture.freshness import Freshness
 from everstep.capture.mover import HostMover, Parcel, Target, Tensors, fill, gaps
 from everstep.capture.tensors import in_order
+from everstep.capture.workbench import Load, Workbench, parts
 from everstep.native import driver, gpu
 from everstep.ring.ring import E_DEVICE, Ring
 from everstep.store.memory import Block
@@ -41,7 +41,7 @@ class DeviceMover:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._bus = Bus(device)
-        self._desk: Desk | None = None
+        self._workbench: Workbench | None = None
         self._near = HostMover()
         self._tables: dict[str, gpu.Table] = {}
         self._routes: WeakKeyDictionary[Parcel, Route] = WeakKeyDictionary()
@@ -155,15 +155,15 @@ class DeviceMover:
         if not self._bus.crowds(load.packed[1]):
             self._send_packed(what, target, load, None, rounds=rounds)
             return
-        self._desk = self._desk or Desk(self._device)
+        self._workbench = self._workbench or Workbench(self._device)
         for number, part in enumerate(parts(load)):
-            self._send_packed(f"{what}/{number}", target, part, self._desk, rounds=rounds)
+            self._send_packed(f"{what}/{number}", target, part, self._workbench, rounds=rounds)
             self._repay()  # the next part lies where this one did
 
-    def _send_packed(self, what: str, target: Target, load: Load, desk: Desk | None, *, rounds: bool) -> None:
+    def _send_packed(self, what: str, target: Target, load: Load, workbench: Workbench | None, *, rounds: bool) -> None:
         packed, nbytes = load.packed
-        if desk is not None and nbytes <= desk.flat.nbytes:
-            flat = desk.flat
+        if workbench is not None and nbytes <= workbench.flat.nbytes:
+            flat = workbench.flat
         else:
             flat = torch.empty(nbytes, dtype=torch.uint8, device=self._device)
         table = self._tables.setdefault(what, gpu.Table())
@@ -173,7 +173,7 @@ class DeviceMover:
             gpu.pack(load.tensors, flat, packed, table)
         spans = joined([(to, flat.data_ptr() + at) for to, at in zip(load.places, packed, strict=True)], load.sizes)
         copies = native.Copies(*zip(*spans, strict=True)) if spans else NOTHING
-        self._bus.copy(copies, target.address, [flat], owing=desk is not None)
+        self._bus.copy(copies, target.address, [flat], owing=workbench is not None)
 
     def _repay(self) -> None:
         if self._bus.owed is not None:

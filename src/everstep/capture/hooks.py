@@ -57,7 +57,7 @@ class Hooks:
         self._about_to_step = about_to_step
         self._watch = Watch(list(roster.parameters.values()))
         self._names = roster.name_of()
-        self._shape = roster.shape()
+        self._shape, self._kept = roster.shape(), roster.kept()
         self._hyper: dict[str, bytes] = {}
         self._layouts: dict[tuple[Any, ...], Layout] = {}
         self._by_layer = by_layer
@@ -101,7 +101,8 @@ class Hooks:
 
     def rename(self, roster: Roster) -> None:
         """Go on with another roster: parameters were added or replaced."""
-        self._roster, self._names, self._shape = roster, roster.name_of(), roster.shape()
+        self._roster, self._names = roster, roster.name_of()
+        self._shape, self._kept = roster.shape(), roster.kept()
         self._watch = Watch(list(roster.parameters.values()))
         self._layouts.clear()
         if self._layers is not None:
@@ -126,7 +127,12 @@ class Hooks:
         self._hyper.clear()
 
     def check(self) -> None:
-        """Notice what was changed since the last look, behind the optimizer's back."""
+        """Notice what was changed since the last look, behind the optimizer's back, and what resuming would refuse."""
+        self._check()
+        if self._roster.kept() != self._kept:
+            self._break("a buffer was added, removed or resized")
+
+    def _check(self) -> None:
         if self._open is not None:
             self._break("an optimizer step did not finish")
         if self.why_base is not None:
@@ -160,7 +166,7 @@ class Hooks:
     def _before(self, key: str, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if not self.watching:
             return
-        self.check()
+        self._check()
         self._about_to_step()
         if args[1:] or {name for name, value in kwargs.items() if value is not None}:
             self._break("the optimizer was called with a closure")

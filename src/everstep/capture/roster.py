@@ -53,6 +53,15 @@ class Roster:
             if module._buffers.get(name) is not None  # noqa: SLF001
         )  # fmt: skip
 
+    def kept(self) -> list[tuple[str, str, torch.Size, torch.dtype]]:
+        """What the buffers in the model's state_dict are like: a program that resumes must have the same."""
+        return [
+            (prefix, name, buffer.shape, buffer.dtype)
+            for prefix, module in self.modules.items()
+            for name, buffer in module._buffers.items()  # noqa: SLF001
+            if buffer is not None and name not in module._non_persistent_buffers_set  # noqa: SLF001
+        ]
+
     def extra(self) -> dict[str, nn.Module]:
         """The modules that keep a state of their own besides tensors."""
         return {

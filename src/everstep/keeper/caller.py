@@ -3,6 +3,7 @@
 import os
 import threading
 import time
+from collections import deque
 
 from everstep import __version__
 from everstep.errors import StoreFailed
@@ -14,6 +15,13 @@ ANSWER_SECONDS = 120.0
 CALLS_MAX = 10
 
 
+class Question:
+    """Something that the keeper was asked."""
+
+    def __init__(self) -> None:
+        self.answer: Message | None = None
+
+
 class Caller:
     """One conversation after the other, each with a keeper of the same run. Safe between threads."""
 
@@ -22,7 +30,8 @@ class Caller:
         self._lock = threading.RLock()
         self._trainer = os.urandom(8).hex()
         self._line = launch.line_to_keeper(path, run)
-        self._unanswered = 0
+        self._open: deque[Question] = deque()
+        self._asked: dict[Message, Question] = {}
 
     def _hello(self, *, take_over: bool) -> Hello:
         return Hello(__version__, self._rank, os.getpid(), self._trainer, take_over, self._opened)
@@ -51,24 +60,43 @@ class Caller:
 
     def request(self, message: Message, blocks: list[int] | None = None) -> Done:
         """Have something done; the error that the keeper refuses with is raised here."""
-        answer = self.ask(message, blocks=blocks)
-        if isinstance(answer, Done):
-            return answer
-        raise error_of(answer)
+        return _done(self.ask(message, blocks=blocks))
+
+    def did(self, message: Message, blocks: list[int]) -> bool:
+        """Whether it has done this. It is asked the first time, and not waited for: call again to know."""
+        with self._lock:
+            if message not in self._asked:
+                self._asked[message] = self._put(message, 0.0, blocks)
+            answer = self._answer(self._asked[message], 0.0)
+            if answer is not None:
+                del self._asked[message]
+        return answer is not None and bool(_done(answer))
 
     def ask(self, message: Message, seconds: float = ANSWER_SECONDS, blocks: list[int] | None = None) -> Message:
-        """The answer. One that comes too late for its question is not taken for that of the next."""
+        """The answer; Gone when it does not come in time."""
         with self._lock:
             deadline = time.monotonic() + seconds
-            if not self._line.takes(seconds):
-                raise Gone("it does not read what it is sent")
-            self._line.send(message, blocks)
-            self._unanswered += 1
-            while (got := self._line.receive(max(0.0, deadline - time.monotonic()))) is not None:
-                self._unanswered -= 1
-                if not self._unanswered:
-                    return got[0]
-        raise Gone("no answer in time")
+            answer = self._answer(self._put(message, seconds, blocks), max(0.0, deadline - time.monotonic()))
+        if answer is None:
+            raise Gone("no answer in time")
+        return answer
+
+    def _put(self, message: Message, seconds: float, blocks: list[int] | None) -> Question:
+        if not self._line.takes(seconds):
+            raise Gone("it does not read what it is sent")
+        self._line.send(message, blocks)
+        self._open.append(question := Question())
+        return question
+
+    def _answer(self, question: Question, seconds: float) -> Message | None:
+        """What it said, after at most `seconds`. It answers in turn: who asked before us is given his answer first."""
+        deadline = time.monotonic() + seconds
+        while question.answer is None:
+            got = self._line.receive(max(0.0, deadline - time.monotonic()))
+            if got is None:
+                return None
+            self._open.popleft().answer = got[0]
+        return question.answer
 
     def poke(self) -> bool:
         """Tell the keeper that there is something new. False when it has died."""
@@ -82,8 +110,17 @@ class Caller:
         """Start another keeper; the epoch it writes in. The old line is closed."""
         with self._lock:
             self._line.close()
-            self._line, self._unanswered = launch.line_to_keeper(self._path, self._run), 0
+            self._open.clear()
+            self._asked.clear()
+            self._line = launch.line_to_keeper(self._path, self._run)
             return self.hello(take_over=False)[0].epoch
 
     def hang_up(self) -> None:
         self._line.close()
+
+
+def _done(answer: Message) -> Done:
+    """The answer, if it is not a refusal."""
+    if isinstance(answer, Done):
+        return answer
+    raise error_of(answer)

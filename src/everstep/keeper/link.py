@@ -3,7 +3,6 @@
 Nothing here waits longer than it is told to. What the keeper says of the run is in the ring's words, its texts aside.
 """
 
-import contextlib
 import logging
 import os
 import threading
@@ -47,7 +46,6 @@ class Link:
         self._asked: Begin | None = None
         self._restarts = 0
         self._reviving: threading.Thread | None = None
-        self._unshared: dict[int, Block] = {}
         self._served = True
         self._safe = -1
         self._again = 0.0
@@ -61,7 +59,7 @@ class Link:
             self._caller.hang_up()
             raise
         self.epoch = welcome.epoch
-        self._left: dict[int, Block] = dict(zip(welcome.blocks, map(Block, blocks), strict=True))
+        self._left = dict(zip(welcome.blocks, map(Block, blocks), strict=True))
         self.left_bytes = sum(block.nbytes for block in self._left.values())
         self._ring: Ring | None = None
         self._pen: Pen | None = None
@@ -121,12 +119,13 @@ class Link:
         self.tally.adopt(found.state.sequence, found.step, {entry.step: entry.sequence for entry in found.records})
         ring.say(words.W_MISSED, 0)
 
-    def _share(self, area: int, block: Block) -> None:
-        """Give the keeper an area. Has it died meanwhile, its successor gets it (`poke`)."""
-        self._unshared[area] = block
-        with contextlib.suppress(Gone):
-            self._caller.request(Share(area), [block.descriptor])
-            self._unshared.pop(area, None)
+    def _share(self, area: int, block: Block) -> bool:
+        """Whether the keeper has this area. Nothing is waited for; has it died, its successor is told."""
+        try:
+            return not self._is_reviving and self._caller.did(Share(area), [block.descriptor])
+        except Gone:
+            self.poke()
+            return False
 
     # What the training loop calls.
 
@@ -200,10 +199,8 @@ class Link:
     def poke(self) -> None:
         """Tell the keeper that there is something new. Has it died, another is started beside training."""
         self.settle()
-        if self._reviving is not None and self._reviving.is_alive():
+        if self._is_reviving:
             return
-        for number, block in list(self._unshared.items()):
-            self._share(number, block)
         lost = not self._caller.poke()
         if not lost and not self._served:  # a keeper is there, but has refused us: it may have been busy with our past
             lost = time.monotonic() >= self._again
@@ -299,8 +296,7 @@ class Link:
         ring = self.ring
         return Health(
             self.state, ring.word(words.W_COMMITTED) - 1, self.acknowledged, self.memory, self.pen.used_bytes,
-            ring.word(words.W_MISSED), ring.word(words.W_DROPPED), ring.word(words.W_BASES), None,
-            tuple(self._warnings),
+            ring.word(words.W_MISSED), ring.word(words.W_DROPPED), ring.word(words.W_BASES), None, (*self._warnings,),
         )  # fmt: skip
 
     def settle(self) -> int:
@@ -335,6 +331,10 @@ class Link:
             self._ring.block.close()
         for number in self.areas.numbers if self._areas is not None else ():
             self.areas[number].block.close()
+
+    @property
+    def _is_reviving(self) -> bool:
+        return self._reviving is not None and self._reviving.is_alive()
 
     def _revive(self) -> None:
         """The keeper died: start another, give it ring and areas, and let it go on where the log ends."""

@@ -72,14 +72,24 @@ class Planner:
             self._made[spread] = known
         return known[2]
 
-    def cost(self, plan: Plan, gradient_bytes: int, every: int, rest: float = 0.0) -> float:
-        """The part of a step that gradients cost at each, and the plan's rounds once in `every` steps and no more often
-        than after a `rest` of so many seconds."""
+    def cost(self, plan: Plan, gradient_bytes: int, every: int, rest: float = 0.0, waited: float = 0.0) -> float:
+        """The part of a step that gradients cost at each, those seconds included that are `waited` for them, and the
+        plan's rounds once in `every` steps and no more often than after a `rest` of so many seconds."""
         assert self._bus is not None
         assert plan.predicted is not None
         step, rounds = statistics.median(self._seconds), len(plan.rounds)
         alone = INTERFERENCE * gradient_bytes / self._bus / step
-        return alone + max(0.0, plan.predicted.overhead - alone) * rounds / max(every, rounds, rest / step)
+        states = max(0.0, plan.predicted.overhead - alone) * rounds / max(every, rounds, rest / step)
+        return waited / step + alone + states
+
+    def waited(self, gradient_bytes: int, state_bytes: int, *, packed: bool) -> float:
+        """Seconds of each step on a device without memory to spare: training goes on when its gradients have left.
+
+        Read in place, they travel while the optimizer steps; `packed` piece by piece, they have left before it does.
+        """
+        assert self._bus is not None
+        step, travel = statistics.median(self._seconds), gradient_bytes / self._bus
+        return travel if packed else max(0.0, travel - _optimizer_seconds(state_bytes, gradient_bytes, step))
 
     def _planned(self, described: Sequence[Tensor], gradient_bytes: int, step: float, *, spread: bool) -> Plan:
         pieces = _pieces(described)
@@ -91,12 +101,17 @@ class Planner:
     ) -> Facts:
         assert self._bus is not None
         state_bytes = sum(tensor.nbytes for tensor in described)
-        optimizer = min(0.2 * step, (2 * state_bytes + gradient_bytes) / (1.5 * DEVICE_BYTES_PER_S))
+        optimizer = _optimizer_seconds(state_bytes, gradient_bytes, step)
         return Facts(
             tuple(Piece(name, sum(described[at].nbytes for at in held), len(held)) for name, held in pieces.items()),
             self._bus, COPY_SECONDS, DEVICE_BYTES_PER_S, step - optimizer, 0.0,  # backward writes to other gradients
             optimizer, gradient_bytes, INTERFERENCE, ((0.0, 1 << 60),),
         )  # fmt: skip
+
+
+def _optimizer_seconds(state_bytes: int, gradient_bytes: int, step: float) -> float:
+    """How long the optimizer takes: it reads and writes the state, and reads the gradients."""
+    return min(0.2 * step, (2 * state_bytes + gradient_bytes) / (1.5 * DEVICE_BYTES_PER_S))
 
 
 def _in_parts(facts: Facts, pieces: dict[str, list[int]]) -> Plan:

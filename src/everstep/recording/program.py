@@ -38,13 +38,14 @@ class Program:
             self._owned = self.roster, None if twice else mine(sizes, stepped, at, count)
         return self._owned[1]
 
-    def call_the_roll(self) -> None:
+    def call_the_roll(self) -> Roster:
         """Name everything anew: parameters were added or replaced. What a spec describes must stay."""
         layout = self.roster.layout
         self.roster = call_the_roll(self.model, self.optimizer, layout)
         if layout and layout.keys() != {name for name, held in self.roster.parameters.items() if not is_sharded(held)}:
             raise Misdescribed("parameters were added or removed, and the run's spec does not describe them.")
         self.context = Context(self.roster, self.context.state)
+        return self.roster
 
     @property
     def per_parameter(self) -> bool:

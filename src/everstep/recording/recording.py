@@ -14,7 +14,7 @@ from everstep.capture.measure import HEAD_BYTES
 from everstep.capture.mover import Mover, offsets
 from everstep.capture.proof import Proof
 from everstep.capture.shards import local
-from everstep.errors import EverstepError, Misuse
+from everstep.errors import EverstepError, Misuse, StoreFailed
 from everstep.keeper.link import Link
 from everstep.keeper.pace import Pace
 from everstep.recording.program import Program
@@ -63,12 +63,15 @@ class Recording:
         pins = None if self._mover.lasting else self._mover
         held = self._link.begin(step, epoch, memory=memory, ring=self._states.ring, pins=pins)
         self._states.begin()
+        if not memory:  # who resumes from memory is in a hurry, and has areas
+            self._states.make_room()
         if epoch is None and not memory:
             while not self._state(step, to_disk=True):  # the log leads nowhere without it
-                self._link.areas.wait(PIN_SECONDS)
+                if not self._link.areas.wait(PIN_SECONDS):
+                    raise StoreFailed("the keeper of this run does not answer. Nothing was changed.")
             self._link.poke()
-        if not memory:  # who resumes from memory is in a hurry, and has areas
-            self._link.areas.wait(PIN_SECONDS, all_of_them=True)
+        if self._mover.lasting or (epoch is None and not memory):
+            self._link.areas.wait(PIN_SECONDS, all_of_them=True)  # where they are pinned, that takes long
         self._program.context.look()
         self._hooks.start()
         if changed or not held:
@@ -198,9 +201,7 @@ class Recording:
             self._digest(step)
         due = self._pace.recorded(taken.nbytes, time.perf_counter()) or self._link.wants_base or self._owed
         to_disk = due and self._states.affordable(to_disk=True) and not self._link.base_in_hand
-        if to_disk and self._state(step, to_disk=True):
-            return True
-        if self._states.take_part(step, taken.nbytes):
+        if not (to_disk and self._state(step, to_disk=True)) and self._states.take_part(step, taken.nbytes):
             self._hooks.say_all()
         return True
 
@@ -216,8 +217,7 @@ class Recording:
             return False
         self._abandon()
         if self._hooks.why_base is not None:
-            self._program.call_the_roll()
-            self._hooks.rename(self._program.roster)
+            self._hooks.rename(self._program.call_the_roll())
         self._hooks.say_all()
         self._put_rebase(step)
         if not self._state(step, to_disk=not self._owed, must=True):

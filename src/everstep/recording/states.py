@@ -96,6 +96,10 @@ class States:
     def ring(self) -> Ring:
         return rings.create(self._sizes.ring_bytes, present=False)
 
+    def make_room(self) -> None:
+        """For states as large as they will probably be."""
+        self._link.areas.prepare(self._sizes.state_bytes + AREA_SPARE_BYTES)
+
     def stepped(self) -> None:
         self._planner.stepped(time.perf_counter(), self._mover.waited_seconds)
 
@@ -251,7 +255,13 @@ class States:
             room = self._link.ring.data_bytes // record_bytes if record_bytes else 0
             every = max(1, room - RECORDS_SPARE - self._rounds)
             rest = plan.stall_seconds / WAITING_SHARE if self._costly else 0.0
-            self._predicted = self._planner.cost(plan, record_bytes, every, rest)
+            waited = self._waited(record_bytes) if self._mover.complaint else 0.0
+            self._predicted = self._planner.cost(plan, record_bytes, every, rest, waited)
+
+    def _waited(self, record_bytes: int) -> float:
+        """For gradients, at every step, because the device has no memory to spare."""
+        packed = self._settings.gradients == "bf16" or self._program.scaled
+        return self._planner.waited(record_bytes, self._sizes.state_bytes, packed=packed)
 
     def _copy_brief(self, area: Area, picture: Picture) -> None:
         """What may change before the optimizer's next step: buffers, say."""

@@ -1,5 +1,8 @@
 """What a state costs a program whose steps and bus are known."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 from everstep.recording.plan import Plan, Planner
@@ -100,3 +103,20 @@ def test_what_of_a_base_is_read_in_place_is_there_a_little_before_it_must_be() -
     direct = total - bytes_of(described, plan.snapshots)
     assert plan.stall_seconds == 0
     assert (direct + gradient // 2) / BUS <= 0.95 * 0.089
+
+
+@pytest.mark.parametrize(("source", "packed"), [("gradient fp32", False), ("gradient bf16", True)])
+def test_what_training_waits_on_a_crowded_device_is_what_was_measured(source: str, packed: bool) -> None:
+    """On an H200 of which training had all but a few megabytes, against the overhead of the committed result."""
+    rows = json.loads((Path(__file__).parents[3] / "bench/results/overhead.json").read_text())["rows"]
+    found = {(row["case"], row["metric"]): row for row in rows if row["case"].startswith("gpt-355m compiled tight")}
+    case = f"gpt-355m compiled tight, {source}"
+    step = float(found[case, "step_ms"]["baseline"].split()[-2]) / 1000
+    gradient, state_bytes = (
+        int(1e6 * found[name, "bytes_per_step"]["value"]) for name in (case, "gpt-355m compiled tight, state")
+    )
+    planner = Planner(1e9 * found["gpt-355m compiled tight", "host_bandwidth"]["value"])
+    for at in range(17):
+        planner.stepped(at * step)
+    waited = planner.waited(gradient, state_bytes, packed=packed)
+    assert 100 * waited / step == pytest.approx(found[case, "overhead_pct"]["value"], abs=1.5)

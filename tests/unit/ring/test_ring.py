@@ -148,7 +148,7 @@ def test_a_place_that_cannot_be_right_is_damage() -> None:
 
 def test_an_area_is_free_when_nobody_needs_it() -> None:
     ring, _ = made()
-    areas = Areas(ring, lambda _number, _block: None, None)
+    areas = Areas(ring, lambda _number, _block: True, None)
     areas.count = 2
     first = areas.free(100, 200, -1)
     assert first is not None
@@ -188,3 +188,32 @@ def test_the_memory_tier_gets_more_of_the_free_memory_before_it_is_given_up(free
         assert total <= 7.5 * free * unit
     else:
         assert found.least_bytes > found.limit_bytes == 15 * free * unit // 2
+
+
+def test_an_area_is_used_once_the_keeper_has_it_and_never_under_a_number_that_another_has() -> None:
+    ring, _ = made()
+    told: list[int] = []
+    answers = False
+
+    def share(number: int, _block: Block) -> bool:
+        told.append(number)
+        return answers
+
+    areas = Areas(ring, share, None)
+    areas.count = 2
+    assert areas.free(100, 200, -1) is None
+    assert areas.free(100, 200, -1) is None
+    assert not areas.wait(0.01)
+    assert set(told) == {0}, "one after the other, and none is made twice"
+    answers = True
+    assert areas.wait(1.0, all_of_them=True)
+    assert areas.numbers == [0, 1]
+    small = areas.free(100, 200, -1)
+    answers = False
+    assert small is not None
+    assert areas.free(1 << 20, 1 << 20, -1) is None
+    assert small.number not in areas.numbers, "the keeper may take its number for the new one from now on"
+    answers = True
+    large = areas.free(1 << 20, 1 << 20, -1)
+    assert large is not None
+    assert large.number == small.number

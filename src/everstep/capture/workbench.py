@@ -1,8 +1,8 @@
 """Where tensors are packed on a device that has no memory to spare: a small place of its own, made once.
 
 Torch's allocator hands memory out in pieces. On a device that is nearly full even a piece that is given back at once
-may lie where training's next one would have been, and then that finds no room. So the desk lies beside those pieces, in
-a pool that nobody else uses, and what does not fit on it is packed in parts.
+may lie where training's next one would have been, and then that finds no room. So the workbench lies beside those
+pieces, in a pool that nobody else uses, and what does not fit on it is packed in parts.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,7 @@ import torch
 from everstep.capture.mover import aligned
 from everstep.types import padded
 
-DESK_BYTES = 64 << 20
+WORKBENCH_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +30,16 @@ class Load:
         return aligned(self.sizes)
 
 
-class Desk:
+class Workbench:
     """Memory of a device outside of what torch's allocator hands out again and again."""
 
     def __init__(self, device: torch.device) -> None:
         self._pool = torch.cuda.MemPool()
         with torch.cuda.use_mem_pool(self._pool, device):
-            self.flat = torch.empty(DESK_BYTES, dtype=torch.uint8, device=device)
+            self.flat = torch.empty(WORKBENCH_BYTES, dtype=torch.uint8, device=device)
 
 
-def parts(load: Load, room: int = DESK_BYTES) -> Iterator[Load]:
+def parts(load: Load, room: int = WORKBENCH_BYTES) -> Iterator[Load]:
     """Of so many bytes at most. A tensor whose bytes do not lie in order is not cut: it may be larger."""
     tensors: list[torch.Tensor] = []
     places: list[int] = []

@@ -1,11 +1,11 @@
-"""What is packed in parts is the same in the end, and no part is larger than the desk."""
+"""What is packed in parts is the same in the end, and no part is larger than the workbench."""
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everstep.capture.desk import Load, parts
+from everstep.capture.workbench import Load, parts
 from everstep.types import padded
 
 
