@@ -14,7 +14,7 @@ from everstep.codec import body, tree
 from everstep.errors import Damaged, ReplayDiffers
 from everstep.recover.ferry import Ferry
 from everstep.recover.place import place_base, place_hyper
-from everstep.recover.replay import Folded, Replay
+from everstep.recover.replay import Cut, Folded, Replay
 from everstep.recover.ways import Way
 from everstep.shadow.rules import Rules
 from everstep.store.base import Index
@@ -43,12 +43,13 @@ Placing = Callable[[Index, dict[str, torch.Tensor], Roster, Ferry], None]
 
 def recover(
     ways: Sequence[Way], roster_for: Callable[[Index, dict[str, torch.Tensor]], Roster], place: Placing = place_base,
-    *, program: Roster | None = None, in_step: bool = False,
+    *, program: Roster | None = None, in_step: bool = False, cut: Callable[[Index], Cut | None] = lambda _: None,
 ) -> Recovered:  # fmt: skip
     """Follow the first way that proves right. `roster_for` gives what the state is to be placed into, by `place`: it
     may be the `program` itself.
 
-    `in_step`: other ranks do the same, and each of their optimizers' steps may need all of them.
+    `in_step`: other ranks do the same, and each of their optimizers' steps may need all of them. `cut`: where the
+    state is only parts of a base's, which.
     """
     notes: list[str] = []
     for at, way in enumerate(ways):
@@ -60,13 +61,14 @@ def recover(
             notes.append(f"{damaged} An older base was used instead.")
             continue
         roster = roster_for(index, tensors)
-        return _replay(way, index, tensors, versions, roster, notes, place, own=roster is program, in_step=in_step)
+        parts, own = cut(index), roster is program
+        return _replay(way, index, tensors, versions, roster, notes, place, parts, own=own, in_step=in_step)
     raise Damaged("there is no base to start from.")
 
 
 def _replay(
     way: Way, index: Index, tensors: dict[str, torch.Tensor], old: Mapping[str, int], roster: Roster, notes: list[str],
-    place: Placing, *, own: bool, in_step: bool,
+    place: Placing, cut: Cut | None, *, own: bool, in_step: bool,
 ) -> Recovered:  # fmt: skip
     """Replay by native rules; should a digest differ, once more by the optimizer itself; should that differ, refuse."""
     rules = None if in_step else Rules(roster.parameters, roster.optimizers, torch.get_num_threads())
@@ -74,7 +76,7 @@ def _replay(
     while True:
         place(index, tensors, roster, ferry)
         folded: Folded = {name: (item, tensors, way.start) for name, item in index.content.context.items()}
-        replay = Replay(roster, rules, ferry, to_the_end=in_step)
+        replay = Replay(roster, rules, ferry, to_the_end=in_step, cut=cut)
         began = time.perf_counter()
         try:
             records = way.records()

@@ -2,7 +2,8 @@
 itself.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,18 +23,29 @@ from everstep.recover.place import place_groups
 from everstep.shadow.rules import Rules
 from everstep.store.base import parameters_digest, state_digest
 from everstep.store.disk import Files
-from everstep.types import Pair
+from everstep.types import Pair, Tensor
 
 Folded = dict[str, tuple[Any, Mapping[str, torch.Tensor], int]]
 """The newest value of each context item: its tree, the tensors it names, the step that said it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Where a state is parts of a writer's: of which of its parameters which, and who is told of the digests of all of
+    it. Nothing is compared then."""
+
+    slices: Mapping[str, tuple[slice, ...]]
+    noted: Callable[[int, str, str | None], None]
+
+
 class Replay:
     """The state of `roster` moves forward one record at a time."""
 
-    def __init__(self, roster: Roster, rules: Rules | None, ferry: Ferry, *, to_the_end: bool = False) -> None:
+    def __init__(
+        self, roster: Roster, rules: Rules | None, ferry: Ferry, *, to_the_end: bool = False, cut: Cut | None = None
+    ) -> None:
         """`to_the_end`: a digest that differs is told after the last record, because others wait for each step."""
-        self._roster = roster
+        self._roster, self._cut = roster, cut
         self._to_the_end, self._differs = to_the_end, ""
         self._ferry = ferry
         self._rules = rules
@@ -84,10 +96,10 @@ class Replay:
             return
         prefix = f"gradient/{at}/"
         gradients = {
-            name.removeprefix(prefix): self._unrounded(name.removeprefix(prefix), view(memory, tensor))
-            for name, (tensor, memory) in record.blobs.items()
-            if name.startswith(prefix) and (only is None or name.removeprefix(prefix) in only)
-        }  # fmt: skip
+            name: self._consumed(name, view(memory, tensor))
+            for name, (tensor, memory) in _under(prefix, record)
+            if (only is None or name in only) and (self._cut is None or name in self._cut.slices)
+        }
         for name, gradient in gradients.items():  # kernels trust sizes: a file is not believed
             held = self._roster.parameters.get(name)
             if held is None or local(held).shape != gradient.shape:
@@ -112,8 +124,9 @@ class Replay:
         for key, groups in record.head.groups.items():
             place_groups(tree.decode(groups, blobs(record).__getitem__), self._optimizer(key))
 
-    def _unrounded(self, name: str, gradient: torch.Tensor) -> torch.Tensor:
-        """A gradient that was rounded before the optimizer consumed it, as the optimizer consumed it."""
+    def _consumed(self, name: str, gradient: torch.Tensor) -> torch.Tensor:
+        """A gradient, or our part of it, as the optimizer consumed it: it may have been rounded before."""
+        gradient = gradient if self._cut is None else gradient[self._cut.slices[name]].contiguous()
         held = self._roster.parameters.get(name)
         if held is None or gradient.dtype is not torch.bfloat16 or held.dtype is not torch.float32:
             return gradient
@@ -161,6 +174,9 @@ class Replay:
     def _prove(self, step: int, parameters: str, state: str | None) -> None:
         """Raise unless the state has the digests that the trainer's had."""
         self._settle()
+        if self._cut is not None:
+            self._cut.noted(step, parameters, state)
+            return
         tensors = {f"model/{name}": parameter for name, parameter in self._roster.parameters.items()}
         if state is not None:
             tensors |= optimizer_tensors(self._roster)
@@ -178,6 +194,12 @@ def read(disk: Files, records: Iterable[Located]) -> Iterator[tuple[Located, bod
     """The records' bodies, checked, one after the other."""
     for located, data in bodies(disk, list(records)):
         yield located, body.parse(data, name=f"record of step {located.step} in {located.path}")
+
+
+def _under(prefix: str, record: body.Body) -> Iterator[tuple[str, tuple[Tensor, memoryview]]]:
+    for name, held in record.blobs.items():
+        if name.startswith(prefix):
+            yield name.removeprefix(prefix), held
 
 
 def blobs(record: body.Body) -> Mapping[str, torch.Tensor]:

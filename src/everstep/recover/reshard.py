@@ -6,9 +6,9 @@ by the parameters' names.
 """
 
 import time
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeGuard
 
@@ -22,6 +22,8 @@ from everstep.company import Company
 from everstep.errors import Damaged, Mismatch
 from everstep.layout.owners import order, read_from
 from everstep.recover import anew, choose, kin, match, seats
+from everstep.recover.cuts import Claim, Wish, agree
+from everstep.recover.cuts import proved as proved_together
 from everstep.recover.diverged import refuse_diverged
 from everstep.recover.exchange import passed_on
 from everstep.recover.ledger import Ledger, refuse
@@ -30,7 +32,7 @@ from everstep.recover.parts import Move, boxes_of, copy
 from everstep.recover.place import place_groups
 from everstep.recover.placed import Brought, known, prove
 from everstep.recover.recover import Recovered, recover
-from everstep.recover.reduce import fit, in_order
+from everstep.recover.reduce import Reduction, fit, in_order
 from everstep.recover.rooms import Rooms
 from everstep.recover.shared import items_of
 from everstep.recover.standin import Optimizers, assemble
@@ -43,6 +45,10 @@ from everstep.store.disk import Files
 from everstep.types import Box, Local, Pair
 from everstep.uncollected import uncollected
 
+NOT_BY_PARTS = (
+    "what the ranks replayed, each its own parts, did not add up to the digests of the log: every writer's part was "
+    "replayed whole instead."
+)
 Hyper = dict[tuple[str, str], dict[str, Any]]
 """Of each optimizer and parameter, the hyper-parameters of its group."""
 
@@ -57,6 +63,17 @@ class _Part:
     digests: dict[str, Pair]
     scattered: seats.Scattered
     """What is in the program already, and not in the stand-in."""
+
+
+@dataclass(slots=True)
+class _Gathered:
+    """What came of the writers' parts, besides what is in the program now."""
+
+    hyper: Hyper = field(default_factory=dict)
+    found: dict[int, Recovered] = field(default_factory=dict)
+    brought: list[Brought] = field(default_factory=list)
+    claims: list[Claim] = field(default_factory=list)
+    unowned: Unowned = field(default_factory=Unowned)
 
 
 def onto_shards(
@@ -96,39 +113,25 @@ def _onto_shards(
         name, (box, *_) = next(iter(absent.items()))
         raise Damaged(f"step {step}: no writer holds {name} {box.low}..{box.high}. Nothing was changed.")
     device = next((local(parameter).device for parameter in roster.parameters.values()), torch.device("cpu"))
-    hyper: Hyper = {}
-    found: dict[int, Recovered] = {}
-    brought: list[Brought] = []
-    unowned = Unowned()
-    summed = {id(reduction.each.held): reduction for reduction in reductions}
-    for optimizer in roster.optimizers.values():
-        optimizer.state.clear()
     wants: dict[str, list[Wanted]] = {}
     for want in wanted.values():
         wants.setdefault(want.held.logical, []).append(want)
     reads = {at: seats.reading(writers.routes(at)[0], wants, writers.index(at)) for at in used}
+    notes: tuple[str, ...] = ()
     with passed_on(writers.disk, ranks, reads) as files, ThreadPoolExecutor(1, "ahead") as ahead:
-        rooms, turns = Rooms(), in_order(turns, [writers.index(at) for at in turns], reductions)
+        turns = in_order(turns, [writers.index(at) for at in turns], reductions)
         ahead.submit(_expect, files, writers, turns[0], wants)
-        for at, following in zip(turns, [*turns[1:], None], strict=True):
-            near, routes, index = device.type == "cpu", writers.routes(at), writers.index(at)
-            then = partial(_expect, files, writers, following, wants)
-            recovered, stand_in, theirs, scattered = (
-                seats.part(files, at, routes, wants, index, roster.optimizers, then, rooms) if near
-                else _beside(files, at, routes, device, roster.optimizers)
-            )  # fmt: skip
-            log = f" and {recovered.records} records" if recovered.records else ""
-            origin = f"writer {at}, {recovered.origin}{log}"
-            part = _Part(at, stand_in, theirs, known(recovered.digests, *_tensors(stand_in, theirs)), scattered)
-            for one in _copy(part, roster, wanted, hyper, origin, optimizers):
-                if (reduction := summed.get(id(one.ours))) is not None:
-                    reduction.add(one)  # the next version takes its place
-                else:
-                    brought.append(one)
-            unowned.add(stand_in)
-            found[at] = recovered
+        wishes = agree(writers, turns, wanted.values(), ranks, can=device.type == "cpu" and not reductions)
+        gather = partial(_gather, writers, turns, roster, wanted, wants, reductions, optimizers, device)
+        gathered = gather(files, wishes)
+        if not proved_together(gathered.claims, ranks):
+            notes = (NOT_BY_PARTS,)
+            for want in wanted.values():
+                want.forget()
+            gathered = gather(writers.disk, {})
         _complete(step, wanted)
-        proved = prove(step, brought, ranks)  # the ranks meet there: all of them have read
+        proved = prove(step, gathered.brought, ranks)  # the ranks meet there: all of them have read
+    hyper, found, unowned = gathered.hyper, gathered.found, gathered.unowned
     _place_hyper(roster, hyper, optimizers)
     unowned.place(roster, optimizers)
     holds = {name: want.held for name, want in wanted.items()}
@@ -144,10 +147,43 @@ def _onto_shards(
     items = items_of(wanted, roster, context, ours, missing, optimizers, new=new, alone=alone)
     ledger = Ledger(
         step, writers.index(own).step, max(one.records for one in found.values()), first.replayed,
-        time.perf_counter() - began, sum(one.replay_seconds for one in found.values()), tuple(items), ours.notes,
-        changed, proved,
+        time.perf_counter() - began, sum(one.replay_seconds for one in found.values()), tuple(items),
+        (*ours.notes, *notes), changed, proved,
     )  # fmt: skip
     return ledger, same
+
+
+def _gather(
+    writers: Writers, turns: Sequence[int], roster: Roster, wanted: dict[str, Wanted], wants: seats.Wants,
+    reductions: Sequence[Reduction], optimizers: Container[str], device: torch.device, files: Files,
+    wishes: Mapping[int, Wish],
+) -> _Gathered:  # fmt: skip
+    """Read the writers' parts one after the other, replay them, of some only what is wished for, and take that."""
+    done, rooms = _Gathered(), Rooms()
+    summed = {id(reduction.each.held): reduction for reduction in reductions}
+    for optimizer in roster.optimizers.values():
+        optimizer.state.clear()
+    for at, following in zip(turns, [*turns[1:], None], strict=True):
+        routes, index = writers.routes(at), writers.index(at)
+        then = partial(_expect, files, writers, following, wants)
+        one = (
+            seats.part(files, at, routes, wants, index, roster.optimizers, then, rooms, wishes.get(at))
+            if device.type == "cpu"
+            else _beside(files, at, routes, device, roster.optimizers)
+        )
+        recovered, stand_in, theirs = one.recovered, one.stand_in, one.theirs
+        log = f" and {recovered.records} records" if recovered.records else ""
+        origin = f"writer {at}, {recovered.origin}{log}"
+        part = _Part(at, stand_in, theirs, known(recovered.digests, *_tensors(stand_in, theirs)), one.scattered)
+        for found in _copy(part, roster, wanted, done.hyper, origin, optimizers):
+            if (reduction := summed.get(id(found.ours))) is not None:
+                reduction.add(found)  # the next version takes its place
+            else:
+                done.brought.append(found)
+        done.unowned.add(stand_in)
+        done.found[at] = recovered
+        done.claims += one.claims
+    return done
 
 
 def _expect(files: Files, writers: Writers, at: int | None, wants: seats.Wants) -> None:
@@ -209,7 +245,7 @@ def _wanted(name: str, parameter: torch.Tensor, roster: Roster) -> Wanted:
 
 def _beside(
     disk: Files, rank: int, routes: Sequence[choose.Route], device: torch.device, own: Optimizers
-) -> tuple[Recovered, Roster, dict[str, Local], seats.Scattered]:
+) -> seats.Part:
     """One writer's part at the step, beside the program, on its device: there its optimizer rounds as it did."""
     built: list[tuple[Roster, Index]] = []
 
@@ -219,7 +255,7 @@ def _beside(
 
     found = recover([DiskWay(disk, rank, route) for route in routes], build)
     stand_in, index = built[-1]
-    return found, stand_in, index.held, {}
+    return seats.Part(found, stand_in, index.held, {})
 
 
 def _tensors(source: Roster, theirs: dict[str, Local]) -> tuple[dict[str, torch.Tensor], dict[str, Local]]:

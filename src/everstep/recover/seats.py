@@ -2,11 +2,13 @@
 scattered over it where they do not, and read beside it where they have to be replayed first. So a state is in memory
 once while it is loaded, and is not copied.
 
-What a program does not want of a base is not read. A log is replayed for all of a writer's tensors: its digests are.
+What a program does not want of a base is not read. A log is replayed for all of a writer's tensors, whose digests it
+has, or for the boxes that are wanted, whose digests the ranks add up (`cuts`).
 """
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, cast
 
@@ -17,15 +19,16 @@ from everstep.capture.shards import local
 from everstep.capture.tensors import TORCH_DTYPES
 from everstep.codec import tree
 from everstep.errors import Damaged
-from everstep.recover import fetch
+from everstep.recover import cuts, fetch
 from everstep.recover.anew import owners
 from everstep.recover.choose import Route
+from everstep.recover.cuts import Claim, Said, Wish
 from everstep.recover.ferry import Ferry
 from everstep.recover.load import load, room
 from everstep.recover.parts import Move
 from everstep.recover.place import check, place_groups
 from everstep.recover.recover import Recovered, recover
-from everstep.recover.replay import Folded, blobs
+from everstep.recover.replay import Cut, Folded, blobs
 from everstep.recover.rooms import Rooms
 from everstep.recover.scatter import Scatter
 from everstep.recover.standin import Optimizers, optimizer_of
@@ -40,48 +43,104 @@ Wants = Mapping[str, Sequence[Wanted]]
 """By the logical tensor."""
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a writer's part recovered, a stand-in over the memory where that lies, which parts those are, and what has
+    been scattered: it is where it belongs, and nothing of it is in the stand-in."""
+
+    recovered: Recovered
+    stand_in: Roster
+    theirs: dict[str, Local]
+    scattered: Scattered
+    claims: Sequence[Claim] = ()
+    """Where only some boxes were replayed: what the other ranks must help to prove."""
+
+
 def part(
     disk: Files, rank: int, routes: Sequence[Route], wants: Wants, first: Index, own: Optimizers,
-    then: fetch.Then, rooms: Rooms,
-) -> tuple[Recovered, Roster, dict[str, Local], Scattered]:  # fmt: skip
-    """One writer's part: what it recovered, a stand-in over the memory where that lies, which parts those are, and what
-    has been scattered: it is where it belongs, and nothing of it is in the stand-in.
-
-    `first` is the index of the first route's base; `own` are the program's optimizers. What has no place in the program
-    lies in `rooms` until the next part is read.
+    then: fetch.Then, rooms: Rooms, wish: Wish | None = None,
+) -> Part:  # fmt: skip
+    """One writer's part. `first` is the index of the first route's base; `own` are the program's optimizers. What has
+    no place in the program lies in `rooms` until the next part is read. With a `wish`, these
+    boxes are all that is replayed.
     """
     rooms.begin()
-    built: list[tuple[Roster, Index]] = []
-
-    def build(index: Index, tensors: dict[str, torch.Tensor]) -> Roster:
-        built.append((_stand_in(index, tensors, own, replay=index.step != routes[0].step), index))
-        return built[-1][0]
-
-    def place(index: Index, tensors: dict[str, torch.Tensor], roster: Roster, _ferry: Ferry) -> None:
-        if roster in sat:  # a replay has changed what was read
-            entry = next(route.base for route in routes if route.base.step == index.step)
-            fetch.fetch(disk, rank, entry, index, tensors)
-        sat.append(roster)
-        _sit(index, tensors, roster)
-
-    def seated(index: Index, route: Route) -> dict[str, fetch.Seat]:
-        found = _seats(index, wants, rooms, all_of_it=bool(route.records))
-        scattered.clear()
-        scattered.update((name, seat) for name, seat in found.items() if isinstance(seat, Scatter))
-        return found
-
-    sat: list[Roster] = []
-    scattered: dict[str, Scatter] = {}
+    seating = _Seating(disk, rank, routes, wants, first, own, rooms, wish, first)
     ways = [
-        DiskWay(disk, rank, route, partial(seated, route=route), first if route is routes[0] else None, then)
+        DiskWay(disk, rank, route, partial(seating.seats, route), first if route is routes[0] else None, then)
         for route in routes
     ]
     if routes[0].records and (known := _context_alone(ways[0], wants)) is not None:
-        return known, Roster({}, {}, {}, {}), {}, {}
-    found = recover(ways, build, place)
-    stand_in, index = built[-1]
-    theirs = index.held
-    return found, stand_in, {name: theirs[name] for name in stand_in.parameters}, scattered
+        return Part(known, Roster({}, {}, {}, {}), {}, {})
+    found = recover(ways, seating.stand_in, seating.place, cut=seating.cut)
+    stand_in, narrow = seating.built[-1], seating.narrow(found.index)
+    theirs = {name: narrow.held[name] for name in stand_in.parameters}
+    if narrow is not found.index:
+        found = replace(found, replayed=found.replayed + cuts.OF_PARTS)
+        if found.step not in {claim.said.step for claim in seating.claims}:
+            seating.noted(found.step, "", None)  # no record had digests of it: nothing is proved
+    return Part(found, stand_in, theirs, seating.scattered, seating.claims)
+
+
+@dataclass(slots=True)
+class _Seating:
+    """Where one writer's tensors go, by whichever route; with a `wish`, its boxes of them."""
+
+    disk: Files
+    rank: int
+    routes: Sequence[Route]
+    wants: Wants
+    first: Index
+    own: Optimizers
+    rooms: Rooms
+    wish: Wish | None
+    index: Index
+    """Of the base that was read."""
+    built: list[Roster] = field(default_factory=list)
+    scattered: dict[str, Scatter] = field(default_factory=dict)
+    claims: list[Claim] = field(default_factory=list)
+    _narrow: dict[int, Index] = field(default_factory=dict)
+    _seats: dict[str, fetch.Seat] = field(default_factory=dict)
+    _placed: list[Roster] = field(default_factory=list)
+
+    def narrow(self, index: Index) -> Index:
+        """What is wanted of a base; the index itself if that is not to be cut, or not as the first one is."""
+        if self.wish is None or index.held != self.first.held:
+            return index
+        if index.step not in self._narrow:
+            self._narrow[index.step] = cuts.narrowed(index, self.wish)
+        return self._narrow[index.step]
+
+    def cut(self, index: Index) -> Cut | None:
+        narrow = self.narrow(index)
+        return None if narrow is index else Cut(cuts.slices(index, narrow), self.noted)
+
+    def noted(self, step: int, parameters: str, state: str | None) -> None:
+        """A record has digests of the state that is replayed, and of the rest."""
+        said = Said(step, parameters, state)
+        self.claims.append(cuts.claim(self.rank, said, self.index, self.narrow(self.index), self.built[-1]))
+
+    def seats(self, route: Route, index: Index) -> dict[str, fetch.Seat]:
+        found = _seats(self.narrow(index), self.wants, self.rooms, all_of_it=bool(route.records))
+        self.scattered = {name: seat for name, seat in found.items() if isinstance(seat, Scatter)}
+        self._seats = found
+        return cuts.through(index, self.narrow(index), found)
+
+    def stand_in(self, index: Index, tensors: dict[str, torch.Tensor]) -> Roster:
+        """A stand-in over the memory that was read to."""
+        tensors.update((name, seat) for name, seat in self._seats.items() if isinstance(seat, torch.Tensor))
+        replay = index.step != self.routes[0].step
+        self.index = index
+        self.built.append(_stand_in(self.narrow(index), tensors, self.own, replay=replay))
+        return self.built[-1]
+
+    def place(self, index: Index, tensors: dict[str, torch.Tensor], roster: Roster, _ferry: Ferry) -> None:
+        if roster in self._placed:  # a replay has changed what was read
+            entry = next(route.base for route in self.routes if route.base.step == index.step)
+            seats = cuts.through(index, self.narrow(index), self._seats)
+            fetch.fetch(self.disk, self.rank, entry, index, seats)
+        self._placed.append(roster)
+        _sit(self.narrow(index), tensors, roster)
 
 
 def expect(disk: Files, rank: int, route: Route, wants: Wants, index: Index) -> None:

@@ -68,6 +68,10 @@ class Wanted:
                 return part if part.is_contiguous() else None
         return None
 
+    def forget(self) -> None:
+        """As if nobody had brought anything."""
+        self.absent, self.origins = [piece.box for piece in self.held.pieces], []
+
     def room(self, key: str, state: str, dtype: torch.dtype) -> torch.Tensor:
         """Memory for a piece of optimizer state that lies as the parameter does; zeros where nothing will be."""
         known = self.rooms.get((key, state))
