@@ -18,10 +18,11 @@ STRETCH_BYTES = 8 << 20
 """What one thread reads at a time."""
 
 
-def bodies(disk: Files, records: Sequence[Located]) -> Iterator[tuple[Located, memoryview]]:
-    """The records' bodies, checked, one after the other; Damaged when one is not what was written."""
+def bodies(disk: Files, records: Sequence[Located], pages: Pages | None = None) -> Iterator[tuple[Located, memoryview]]:
+    """The records' bodies, checked, one after the other; Damaged when one is not what was written. They lie in memory
+    of `pages`, which may be used again for others."""
     with ThreadPoolExecutor(THREADS, "everstep-body") as readers, ThreadPoolExecutor(1, "everstep-ahead") as ahead:
-        read = partial(_body, disk, readers, Pages())
+        read = partial(_body, disk, readers, pages or Pages())
         following: list[Future[memoryview]] = []
         for at, located in enumerate(records):
             current = following.pop() if following else ahead.submit(read, located)

@@ -19,6 +19,7 @@ from everstep.errors import Mismatch, ReplayDiffers
 from everstep.log.reader import Located
 from everstep.recover.ahead import bodies
 from everstep.recover.ferry import Ferry
+from everstep.recover.pages import Pages
 from everstep.recover.place import place_groups
 from everstep.shadow.rules import Rules
 from everstep.store.base import parameters_digest, state_digest
@@ -190,9 +191,9 @@ class Replay:
         self.proved, self.digests = step, pairs
 
 
-def read(disk: Files, records: Iterable[Located]) -> Iterator[tuple[Located, body.Body]]:
+def read(disk: Files, records: Iterable[Located], pages: Pages | None = None) -> Iterator[tuple[Located, body.Body]]:
     """The records' bodies, checked, one after the other."""
-    for located, data in bodies(disk, list(records)):
+    for located, data in bodies(disk, list(records), pages):
         yield located, body.parse(data, name=f"record of step {located.step} in {located.path}")
 
 

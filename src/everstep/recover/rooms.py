@@ -6,7 +6,7 @@ Fresh memory for each would be faulted in page by page, which takes longer than 
 import torch
 
 from everstep.capture.tensors import TORCH_DTYPES
-from everstep.recover.pages import memory
+from everstep.recover.pages import Pages, memory
 from everstep.types import Tensor, padded
 
 BLOCK_BYTES = 64 << 20
@@ -18,6 +18,8 @@ class Rooms:
     def __init__(self) -> None:
         self._blocks: list[torch.Tensor] = []
         self._at, self._used = 0, 0
+        self.pages = Pages()
+        """For records."""
 
     def begin(self) -> None:
         """Nobody uses what was taken before."""

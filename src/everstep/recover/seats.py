@@ -67,7 +67,9 @@ def part(
     rooms.begin()
     seating = _Seating(disk, rank, routes, wants, first, own, rooms, wish, first)
     ways = [
-        DiskWay(disk, rank, route, partial(seating.seats, route), first if route is routes[0] else None, then)
+        DiskWay(
+            disk, rank, route, partial(seating.seats, route), first if route is routes[0] else None, then, rooms.pages
+        )
         for route in routes
     ]
     if routes[0].records and (known := _context_alone(ways[0], wants)) is not None:

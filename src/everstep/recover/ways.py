@@ -12,6 +12,7 @@ from everstep.errors import Damaged
 from everstep.recover import load
 from everstep.recover.choose import Route
 from everstep.recover.fetch import Then
+from everstep.recover.pages import Pages
 from everstep.recover.replay import read
 from everstep.ring.held import Held
 from everstep.ring.ring import Ring
@@ -47,6 +48,8 @@ class DiskWay:
     index: Index | None = None
     """Of the base, where it has been read already."""
     then: Then = lambda: None
+    pages: Pages | None = None
+    """Memory for records, where others were read before."""
 
     @property
     def step(self) -> int:
@@ -68,7 +71,7 @@ class DiskWay:
         return *load.load(self.disk, self.rank, self.route.base, self.seats, self.index, self.then), {}
 
     def records(self) -> Iterator[tuple[int, body.Body]]:
-        return ((located.step, found) for located, found in read(self.disk, self.route.records))
+        return ((located.step, found) for located, found in read(self.disk, self.route.records, self.pages))
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,8 @@ from everstep.native import square_root
 
 BLOCK = 4
 """Gradients applied in one pass over memory; more gains nothing (measured)."""
+WAITING_BYTES = 256 << 20
+"""Nor do more at a time, where they are large: whole records would stay in memory for them."""
 CAPABILITIES = ("AVX2", "AVX512")
 """torch's CPU kernels whose roundings the rules reproduce; its plain C++ kernels round otherwise."""
 
@@ -40,6 +42,7 @@ class Rules:
         self._optimizers = optimizers
         self._threads = threads
         self._queues: dict[tuple[str, int], _Queue] = {}
+        self._waiting_bytes = 0
 
     def take(self, key: str, gradients: Mapping[str, torch.Tensor]) -> bool:
         """Queue one update; False when this optimizer, as it is now, has no rule."""
@@ -58,14 +61,15 @@ class Rules:
             ours = {id(parameter) for parameter in optimizer.param_groups[at]["params"]}
             queue.gradients.append({name: gradient for name, gradient in by_id.items() if name in ours})
             queue.hyper.append(hyper)
-        if any(len(queue.gradients) >= BLOCK for queue in self._queues.values()):
+        self._waiting_bytes += sum(gradient.nbytes for gradient in gradients.values())
+        if self._waiting_bytes >= WAITING_BYTES or any(len(q.gradients) >= BLOCK for q in self._queues.values()):
             self.flush()
         return True
 
     def flush(self) -> None:
         """Apply what is queued. A parameter in two groups or optimizers cannot be here: torch forbids the first, and
         updates of different optimizers commute unless they share parameters, which flushes in between."""
-        queues, self._queues = self._queues, {}
+        queues, self._queues, self._waiting_bytes = self._queues, {}, 0
         for (key, at), queue in queues.items():
             optimizer = self._optimizers[key]
             apply(
