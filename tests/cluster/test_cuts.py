@@ -14,15 +14,19 @@ from everstep.recover.reshard import NOT_BY_PARTS
 from everstep.store.base import parameters_digest, state_digest
 from everstep.types import Box, Pair
 from tests import worlds
+from tests.cluster import programs
 from tests.cluster.programs import Program, differences
 
 STEPS = 5
-SAVED = {"single": {}, "foreach": {"foreach": True}, "fused": {"fused": True}, "amsgrad": {"amsgrad": True}}
+SAVED = {
+    "single": {}, "foreach": {"foreach": True}, "fused": {"fused": True}, "amsgrad": {"amsgrad": True}, "few words": {},
+}  # fmt: skip
 Answers = "mp.SimpleQueue[tuple[str, int, str, tuple[str, ...], list[str]]]"
 Told = dict[str, list[tuple[str, tuple[str, ...], list[str]]]]
 
 
 def made(kind: str, how: str, seed: int = 0) -> Program:
+    programs.WORDS = 2 if how == "few words" else 13  # of two rows, two of four ranks have none
     program = Program(kind, seed)
     groups = [{**group, **SAVED[how]} for group in program.optimizer.param_groups]
     program.optimizer = torch.optim.AdamW(groups, lr=1e-2, **SAVED[how])  # type: ignore[arg-type]
@@ -41,7 +45,7 @@ def saved(rank: int, home: Path) -> None:
     worlds.met(rank, 4, home, "saved")
     for how in SAVED:
         program = made("fsdp", how)
-        with opened(home / how, program, every=STEPS if how == "amsgrad" else 1000) as run:
+        with opened(home / how, program, every=STEPS if how in ("amsgrad", "few words") else 1000) as run:
             run.resume()
             for at in range(STEPS):
                 program.step(at)

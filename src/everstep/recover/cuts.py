@@ -31,8 +31,6 @@ Wish = Mapping[str, Box]
 """Of a writer's parameters, by its names: the box that is wanted. Those that are not here are not wanted."""
 LARGEST = 0.75
 """A rank that wants more of a writer than this part replays all of it, and proves it by itself."""
-
-
 OF_PARTS = ", of the parts that are here"
 """Said with what replayed them."""
 RIGHT = "right"
@@ -104,7 +102,7 @@ def _wish(index: Index, left: Mapping[str, Sequence[Wanted]]) -> Wish | None:
         wanted = {move.box for want in left.get(held.logical, ()) for move in want.take(held)}
         if len(wanted) > 1 or held.versions or (held.pieces and not _in_one_box(held)):
             plain = False
-        for box in wanted:
+        for box in wanted or (() if held.pieces else (whole(held.shape),)):  # what has no elements is everyone's
             found[name] = box
     return found if plain else None
 
@@ -186,7 +184,6 @@ def claim(writer: int, said: Said, index: Index, narrow: Index, stand_in: Roster
                     alike = value.shape == parameter.shape and value.dim() > 0
                     pair = digest_at(value, first, steps) if alike else digest([value])[0]
                     parts.append((f"optimizer/{key}/{name}/{state}", box if alike else None, pair))
-    parts += [(f"model/{name}", None, (0, 0)) for name, held in index.held.items() if not held.pieces]
     return Claim(writer, said, parts)
 
 

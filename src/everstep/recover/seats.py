@@ -61,8 +61,7 @@ def part(
     then: fetch.Then, rooms: Rooms, wish: Wish | None = None,
 ) -> Part:  # fmt: skip
     """One writer's part. `first` is the index of the first route's base; `own` are the program's optimizers. What has
-    no place in the program lies in `rooms` until the next part is read. With a `wish`, these
-    boxes are all that is replayed.
+    no place in the program lies in `rooms` until the next part is read. With a `wish` only its boxes are replayed.
     """
     rooms.begin()
     seating = _Seating(disk, rank, routes, wants, first, own, rooms, wish, first)
@@ -114,6 +113,7 @@ class _Seating:
         return self._narrow[index.step]
 
     def cut(self, index: Index) -> Cut | None:
+        """What a replay takes of the records."""
         narrow = self.narrow(index)
         return None if narrow is index else Cut(cuts.slices(index, narrow), self.noted)
 
