@@ -17,12 +17,14 @@ class Layer(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.norm, self.up, self.down = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, INNER), nn.Linear(INNER, WIDTH)
+        self.first, self.again = nn.Linear(WIDTH, WIDTH, bias=False), nn.Linear(WIDTH, WIDTH, bias=False)
+        self.again.weight = self.first.weight
         self.register_buffer("used", torch.zeros(()))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.training:
             self.used += 1
-        return x + self.down(torch.relu(self.up(self.norm(x))))
+        return x + self.down(torch.relu(self.up(self.norm(x)))) + self.again(torch.tanh(self.first(x)))
 
 
 class Model(nn.Module):
