@@ -1,5 +1,6 @@
 """One target's world: every way to load, in turns, cold and warm, and whether they all bring the same bits."""
 
+import random
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -55,7 +56,8 @@ def load(rank: int, plan: Plan, target: Target, home: Path) -> Loaded:
     turns: dict[tuple[str, Cache], list[Taken]] = {}
     caches: tuple[Cache, Cache] = ("cold", "warm")
     for turn in range(plan.turns):
-        for name, (files, work) in ways.items():
+        for name in _shuffled(list(ways), turn):
+            files, work = ways[name]
             for cache in caches:  # the second time the same bytes are still in memory
                 if name != RAW:
                     program.forget()
@@ -71,6 +73,12 @@ def load(rank: int, plan: Plan, target: Target, home: Path) -> Loaded:
                     raise SystemExit(f"{target.title}: {name} brought other bits than before")
     resumes = {name: _resume(program, home, step) for name, step in ((BASE, 0), (LOG, None))}
     return Loaded(turns, resumes, wanted)
+
+
+def _shuffled(names: list[str], turn: int) -> list[str]:
+    """Another order each turn, the same on all ranks: a way that always came after the same one would always find the
+    memory that it left."""
+    return random.Random(turn).sample(names, len(names))
 
 
 def _everstep(program: Program, world: int, run: Path, step: int) -> None:

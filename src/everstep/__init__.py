@@ -8,15 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from everstep.api import Run, open  # noqa: A004
+    from everstep.capture.buckets import Bucket, Buckets
     from everstep.integrations.loader import Loader, Place
     from everstep.recover.offline import Restored
     from everstep.recover.restore import restore
     from everstep.settings import Settings
 
 __version__ = "0.1.0"
-__all__ = ["Loader", "Place", "Restored", "Run", "Settings", "__version__", "errors", "open", "restore"]
+__all__ = [
+    "Bucket", "Buckets", "Loader", "Place", "Restored", "Run", "Settings", "__version__", "errors", "open", "restore",
+]  # fmt: skip
 
 _HOME = {
+    "Bucket": "everstep.capture.buckets",
+    "Buckets": "everstep.capture.buckets",
     "Loader": "everstep.integrations.loader",
     "Place": "everstep.integrations.loader",
     "Restored": "everstep.recover.offline",

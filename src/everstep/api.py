@@ -63,7 +63,7 @@ def open(  # noqa: A001 everstep.open, as in DESIGN
     ranks = company()
     roster = call_the_roll(model, optimizer)
     if spec is not None:
-        roster.layout = laid_out(spec, roster, ranks.rank, ranks.world)
+        roster.layout = {**roster.layout, **laid_out(spec, roster, ranks.rank, ranks.world)}
     context = Context(roster, state or {})
     context.changed()  # what cannot be recorded is refused here, before anything exists
     path = local_path(url)
@@ -111,7 +111,7 @@ class Run:
         joint = self._join(step) if together else None
         memory = self._from_memory(step) if joint is None else joint.reached if joint.memory else None
         epoch, replayed, reached = (None, None, memory) if memory is not None else self._from_disk(step, joint)
-        self._program.roster = call_the_roll(self._program.model, self._program.optimizer, layout)
+        self._program.arrived(restored=self._ledger is not None)
         recording = Recording(self._link, self._program, self._settings, self._mover())
         if replayed is not None and self._ledger is not None:
             log_bytes = sum(record.frame.nbytes for record in replayed.records)

@@ -80,14 +80,17 @@ class Program:
         fully_shard(self.model, mesh=mesh)
 
     def step(self, at: int) -> float:
-        """All ranks see the same batch, so that every parallelism trains alike."""
-        tokens = torch.randint(0, WORDS, (4, 5), generator=torch.Generator().manual_seed(at))
-        loss = nn.functional.cross_entropy(self.model(tokens).reshape(-1, WORDS), tokens.reshape(-1))
+        loss = self.loss(at)
         loss.backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.schedule.step()
         return float(_whole(loss.detach()))
+
+    def loss(self, at: int) -> torch.Tensor:
+        """All ranks see the same batch, so that every parallelism trains alike."""
+        tokens = torch.randint(0, WORDS, (4, 5), generator=torch.Generator().manual_seed(at))
+        return nn.functional.cross_entropy(self.model(tokens).reshape(-1, WORDS), tokens.reshape(-1))
 
     def whole(self) -> dict[str, torch.Tensor]:
         """Parameters, optimizer state and hyper-parameters by name, gathered; every rank must call it."""

@@ -12,7 +12,9 @@ SETTINGS = [
     "source", "gradients", "buffer_bytes_max", "stall_ms_max", "segment_bytes", "base_log_bytes_max",
     "replay_seconds_max", "retain_bytes_max", "digest_every", "unmatched", "linger_seconds", "take_over",
 ]  # fmt: skip
-NAMES = ["Loader", "Place", "Restored", "Run", "Settings", "__version__", "errors", "open", "restore"]
+NAMES = [
+    "Bucket", "Buckets", "Loader", "Place", "Restored", "Run", "Settings", "__version__", "errors", "open", "restore",
+]  # fmt: skip
 RUN = {"resume", "commit", "acknowledged", "wait", "health", "predicted", "ledger", "close"}
 ERRORS = {
     "EverstepError", "NotARun", "UnknownFormat", "RunInUse", "Fenced", "Damaged", "StepNotHeld", "Mismatch",

@@ -5,7 +5,7 @@ import xxhash
 from torch import nn
 
 from everstep.capture.digests import digest
-from everstep.capture.roster import Model, Roster
+from everstep.capture.roster import Model, Roster, kind_of
 from everstep.capture.shards import box_of, is_sharded, local
 from everstep.types import combine
 
@@ -24,7 +24,7 @@ def held(roster: Roster) -> str:
     """What this rank holds, every value of it, in a few words: equal for ranks that hold the same."""
     tensors = {name: local(parameter).detach() for name, parameter in roster.parameters.items()}
     said = [(name, str(tensor.dtype), str(box_of(name, roster.parameters[name]))) for name, tensor in tensors.items()]
-    said += [(key, type(optimizer).__name__, "") for key, optimizer in roster.optimizers.items()]
+    said += [(key, kind_of(optimizer), "") for key, optimizer in roster.optimizers.items()]
     values = combine(zip(tensors, digest(list(tensors.values())), strict=True))
     return xxhash.xxh3_128_hexdigest(f"{said} {sorted(roster.layout.items())} {roster.groups()} {values}".encode())
 

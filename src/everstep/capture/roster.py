@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from everstep.capture.buckets import Buckets, bare
 from everstep.errors import Misuse, Unsupported
 from everstep.types import Local
 
@@ -28,11 +29,20 @@ class Roster:
     modules: dict[str, nn.Module]
     optimizers: dict[str, torch.optim.Optimizer]
     layout: Mapping[str, Local] = field(default_factory=dict)
-    """Of parameters that a spec describes: which parts of which logical tensors they are."""
+    """Of parameters that a spec describes, or that lie in buckets: which parts of which logical tensors they are."""
 
     def logical(self, name: str) -> str:
         """The tensor of which a parameter is a part; itself, unless a spec says otherwise."""
         return self.layout[name].logical if name in self.layout else name
+
+    def bucketed(self) -> frozenset[str]:
+        """The parameters that lie in an optimizer's buckets: it says itself what they are."""
+        return frozenset(name for buckets in _bucketing(self.optimizers) for name in buckets.parameters)
+
+    def settle(self) -> None:
+        """What was restored is where the optimizers that keep buckets look for it."""
+        for buckets in _bucketing(self.optimizers):
+            buckets.settle()
 
     def name_of(self) -> dict[int, str]:
         return {id(parameter): name for name, parameter in self.parameters.items()}
@@ -109,9 +119,20 @@ def call_the_roll(model: Model, optimizer: Optimizers, layout: Mapping[str, Loca
             else:
                 first[id(parameter)] = full
                 parameters[full] = parameter
-    roster = Roster(parameters, aliases, modules, dict(_optimizers(optimizer)), layout or {})
+    optimizers, described = dict(_optimizers(optimizer)), dict(layout or {})
+    for buckets in _bucketing(optimizers):
+        for name in buckets.names:  # what the model has under that name is made of what lies in the buckets
+            parameters.pop(name, None)
+        parameters |= buckets.parameters
+        described |= buckets.layout
+        aliases = {name: held for name, held in aliases.items() if held in parameters}
+    roster = Roster(parameters, aliases, modules, optimizers, described)
     roster.groups()
     return roster
+
+
+def _bucketing(optimizers: Mapping[str, torch.optim.Optimizer]) -> list[Buckets]:
+    return [optimizer for optimizer in optimizers.values() if isinstance(optimizer, Buckets)]
 
 
 def _modules(model: Model) -> Iterable[tuple[str, nn.Module]]:
@@ -165,10 +186,11 @@ def _named(names: dict[int, str], parameter: torch.Tensor, key: str, group: int)
 
 def kind_of(optimizer: torch.optim.Optimizer) -> str:
     """The name of its class, as a base has it."""
-    return f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
+    kind = type(bare(optimizer))
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def elementwise(optimizer: torch.optim.Optimizer) -> bool:
     """Whether an optimizer is known to be one of these; a class derived from one is not."""
-    kind = type(optimizer)
+    kind = type(bare(optimizer))
     return kind.__module__.startswith("torch.optim.") and kind.__name__ in ELEMENTWISE

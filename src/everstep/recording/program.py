@@ -38,11 +38,18 @@ class Program:
             self._owned = self.roster, None if twice else mine(sizes, stepped, at, count)
         return self._owned[1]
 
+    def arrived(self, *, restored: bool) -> None:
+        """At the step from which training goes on; optimizers and modules may hold other tensors than before."""
+        if restored:
+            self.roster.settle()
+        self.roster = call_the_roll(self.model, self.optimizer, self.roster.layout)
+
     def call_the_roll(self) -> Roster:
         """Name everything anew: parameters were added or replaced. What a spec describes must stay."""
         layout = self.roster.layout
         self.roster = call_the_roll(self.model, self.optimizer, layout)
-        if layout and layout.keys() != {name for name, held in self.roster.parameters.items() if not is_sharded(held)}:
+        described = layout.keys() - self.roster.bucketed()
+        if described and described != plain(self.roster).keys():
             raise Misdescribed("parameters were added or removed, and the run's spec does not describe them.")
         self.context = Context(self.roster, self.context.state)
         return self.roster
@@ -55,18 +62,28 @@ class Program:
 
     @property
     def scaled(self) -> bool:
-        """Whether a GradScaler in `state=` may hold its optimizer back: then a step without an update is right."""
-        return any(isinstance(item, torch.amp.GradScaler) for item in self.context.state.values())
+        """Whether something in `state=` may hold its optimizer back, as a GradScaler does: then a step without an
+        update is right."""
+        return any(
+            isinstance(item, torch.amp.GradScaler) or getattr(item, "skips", False)
+            for item in self.context.state.values()
+        )
+
+
+def plain(roster: Roster) -> dict[str, torch.Tensor]:
+    """The parameters that do not say themselves which parts of what they are."""
+    known = roster.bucketed()
+    return {name: held for name, held in roster.parameters.items() if not is_sharded(held) and name not in known}
 
 
 def laid_out(spec: Spec | Mapping[str, Local], roster: Roster, rank: int, world: int) -> dict[str, Local]:
     """Which parts of which logical tensors the program's plain tensors are; DTensors say that of themselves."""
-    plain = {name: held for name, held in roster.parameters.items() if not is_sharded(held)}
-    shapes = {name: tuple(held.shape) for name, held in plain.items()}
+    tensors = plain(roster)
+    shapes = {name: tuple(held.shape) for name, held in tensors.items()}
     found = spec.held(shapes, rank, world) if isinstance(spec, Spec) else agreed(spec, shapes)
     for name, held in found.items():
-        if held.versions and not plain[name].is_floating_point():
-            raise Unsupported(f"{name}: {plain[name].dtype} values of ranks (Partial) cannot become one.")
-        if not plain[name].is_contiguous():
+        if held.versions and not tensors[name].is_floating_point():
+            raise Unsupported(f"{name}: {tensors[name].dtype} values of ranks (Partial) cannot become one.")
+        if not tensors[name].is_contiguous():
             raise Unsupported(f"{name}: a tensor that a spec describes must be contiguous. Make it so before open().")
     return found

@@ -74,7 +74,7 @@ def copy_common(source: Roster, target: Roster, ferry: Ferry) -> None:
         for theirs, ours in same.values():
             ferry.bring(local(ours), local(theirs))
     for key, optimizer in source.optimizers.items():
-        if (mine := target.optimizers.get(key)) is None or type(mine) is not type(optimizer):
+        if (mine := target.optimizers.get(key)) is None or kind_of(mine) != kind_of(optimizer):
             continue
         names = dict(source.groups())[key]
         said = [(own, _hyper(group)) for own, group in zip(names, optimizer.param_groups, strict=True)]

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from everstep.capture.buckets import bare
 from everstep.capture.roster import Roster, kind_of
 from everstep.codec import tree
 from everstep.errors import CannotReplay
@@ -73,6 +74,7 @@ def twin(optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]) -> torc
 
     Should it keep more of its own than its class knows, what it does is not what the other did, and digests tell.
     """
+    optimizer = bare(optimizer)
     found = object.__new__(type(optimizer))
     told = {name: value for name, value in vars(optimizer).items() if name != "step"}  # a scheduler wraps it
     listeners = {name: OrderedDict[int, Any]() for name in told if name.startswith("_optimizer_")}

@@ -13,6 +13,7 @@ import torch
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from everstep import native
+from everstep.capture.buckets import bare
 from everstep.native import square_root
 
 BLOCK = 4
@@ -86,10 +87,10 @@ def _plan(
     optimizer: Optimizer, group: dict[str, Any], gradients: Mapping[int, torch.Tensor]
 ) -> tuple[tuple[Any, ...], tuple[float, ...]] | None:
     """Flags that must not change within a block and this step's numbers, or None when there is no rule."""
-    kind = type(optimizer)
+    kind = type(bare(optimizer))
     if (
         kind not in (SGD, Adam, AdamW)
-        or _altered(optimizer)
+        or _altered(bare(optimizer))
         or torch.backends.cpu.get_cpu_capability() not in CAPABILITIES
     ):
         return None
