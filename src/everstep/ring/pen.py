@@ -4,6 +4,7 @@ Bytes are taken back in turn as well, once neither the disk (the keeper's word) 
 """
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from everstep.ring.ring import E_HOST, STATE, W_HEAD, W_KEEP, W_RELEASED, Entry, Ring
@@ -92,9 +93,11 @@ class Pen:
     ) -> int:
         """The entry, from extents that were taken for it; it counts once both sides have vouched for it."""
         sequence = self._next
-        named = tuple((extent.offset, extent.nbytes) for extent in extents)
+        named = [(extent.offset, extent.nbytes) for extent in extents]
+        if kind != STATE:  # whose pieces are told apart by their number
+            named = named[:1] + _joined(named[1:])
         entry = Entry(
-            sequence, kind, step, area, self._start, self._position, step if low is None else low, late, named
+            sequence, kind, step, area, self._start, self._position, step if low is None else low, late, tuple(named)
         )
         self.ring.write(entry)
         self._unsaid.append(sequence)
@@ -145,6 +148,18 @@ class Pen:
         if position % size + length > size:  # not in one piece: begin at the ring's start again
             position += size - position % size
         return position if position + length - self._tail() <= size else None
+
+
+def _joined(extents: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Those that follow each other as one: a step may have many updates, and an entry has room for few extents. What is
+    taken for one entry is in one piece, but for where the ring begins anew."""
+    found: list[tuple[int, int]] = []
+    for offset, nbytes in extents:
+        if found and sum(found[-1]) == offset:
+            found[-1] = (found[-1][0], found[-1][1] + nbytes)
+        else:
+            found.append((offset, nbytes))
+    return found
 
 
 def newest_state(ring: Ring) -> Entry | None:

@@ -73,6 +73,7 @@ class Ring:
 
     def write(self, entry: Entry) -> None:
         """Put an entry into its place, not whole yet."""
+        assert len(entry.extents) <= EXTENTS_MAX, "beyond its own place begins another's"
         at = self.place(entry.sequence)
         for word in (E_HOST, E_DEVICE):
             native.store(at + 8 * word, 0)

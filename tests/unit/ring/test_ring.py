@@ -45,6 +45,22 @@ def test_an_entry_counts_once_both_sides_have_vouched_for_it() -> None:
     assert [bytes(piece) for piece in ring.pieces(ring.read(sequence))] == [b"abcdef"]
 
 
+@pytest.mark.parametrize("before", [0, 60])
+def test_extents_that_follow_each_other_are_one_so_that_any_number_fits_an_entry(before: int) -> None:
+    ring, pen = made(nbytes=64 * 64)
+    for _ in range(before):
+        sequence = put(ring, pen, UPDATE, 1, b"x" * 64)
+        ring.say(W_RELEASED, sequence + 1)
+        pen.keep_from(sequence + 1)
+    taken = [pen.put([bytes([at]) * 64]) for at in range(40)]  # beyond the end of the ring, after many others
+    extents = [extent for extent in (pen.put([b"head"]), *taken, pen.put([b"tail"])) if extent is not None]
+    sequence, after = pen.write(UPDATE, 2, extents), put(ring, pen, UPDATE, 3, b"another")
+    head, *rest = (bytes(piece) for piece in ring.pieces(ring.read(sequence)))
+    assert head == b"head"
+    assert b"".join(rest) == b"".join(bytes([at]) * 64 for at in range(40)) + b"tail"
+    assert [bytes(piece) for piece in ring.pieces(ring.read(after))] == [b"another"]
+
+
 def test_another_process_sees_the_same_through_the_descriptor() -> None:
     ring, pen = made()
     sequence = put(ring, pen, UPDATE, 3, b"xyz")
