@@ -33,8 +33,8 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    if name == "errors":
-        return import_module("everstep.errors")
+    if name in ("errors", "integrations"):
+        return import_module(f"everstep.{name}")
     if name in _HOME:
         return getattr(import_module(_HOME[name]), name)
     raise AttributeError(f"module 'everstep' has no attribute {name!r}")

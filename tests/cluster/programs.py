@@ -74,6 +74,11 @@ class Program:
         if kind == "ddp":
             self.model = nn.parallel.DistributedDataParallel(self.model)
 
+    @property
+    def seen(self) -> torch.optim.Optimizer:
+        """The optimizer as everstep is given it."""
+        return self.optimizer
+
     def _shard(self, mesh: Any) -> None:
         for layer in self.model.layers:  # type: ignore[union-attr]
             fully_shard(layer, mesh=mesh)

@@ -11,6 +11,7 @@ import torch.distributed as dist
 import everstep
 from tests import worlds
 from tests.cluster.programs import Program, differences
+from tests.cluster.zero import made
 from tests.faults.test_keeper import keeper_pid
 
 WORLD = 2
@@ -19,14 +20,14 @@ KILLED, STEPS = 7, 12
 
 def opened(path: Path, program: Program) -> everstep.Run:
     return everstep.open(
-        path, model=program.model, optimizer=program.optimizer, state={"schedule": program.schedule},
+        path, model=program.model, optimizer=program.seen, state={"schedule": program.schedule},
         settings=everstep.Settings(buffer_bytes_max=16 << 20),
     )  # fmt: skip
 
 
 def until_killed(rank: int, home: Path, kind: str) -> None:
     worlds.met(rank, WORLD, home, "first")
-    program = Program(kind)
+    program = made(kind)
     run = opened(home / "run", program)
     run.resume()
     for at in range(STEPS):
@@ -40,10 +41,10 @@ def until_killed(rank: int, home: Path, kind: str) -> None:
 
 def to_the_end(rank: int, home: Path, kind: str, origin: str) -> None:
     worlds.met(rank, WORLD, home, "second")
-    whole = Program(kind)
+    whole = made(kind)
     for at in range(STEPS):
         whole.step(at)
-    program = Program(kind, seed=5)
+    program = made(kind, seed=5)
     with opened(home / "run", program) as run:
         first = run.resume()
         assert (KILLED - 1 if origin == "memory" else 3) <= first <= KILLED
@@ -70,7 +71,9 @@ def ended(job: Callable[..., None], *args: object) -> list[int | None]:
     return [process.exitcode for process in processes]
 
 
-@pytest.mark.parametrize(("kind", "origin"), [("fsdp", "memory"), ("ddp", "memory"), ("fsdp", "writer")])
+@pytest.mark.parametrize(
+    ("kind", "origin"), [("fsdp", "memory"), ("ddp", "memory"), ("zero1", "memory"), ("fsdp", "writer")]
+)
 def test_the_ranks_agree_on_a_step_that_all_can_prove(kind: str, origin: str, tmp_path: Path) -> None:
     assert ended(until_killed, tmp_path, kind) == [1, -signal.SIGKILL]
     if origin == "writer":

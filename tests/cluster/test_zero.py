@@ -12,24 +12,19 @@ import torch.multiprocessing as mp
 import everstep
 from tests import worlds
 from tests.cluster.programs import Program, differences
-from tests.cluster.zero import Zero
+from tests.cluster.zero import made
 
 HERE = ("single", "zero1", "zero3")
-"""Each in one process, and each but the first in two; FSDP in two only."""
-TWO = ("zero1", "zero3", "fsdp")
+"""In one process; those of `TWO` in two."""
+TWO = ("zero1", "zero3", "redundant", "fsdp")
 SOURCES = [f"{kind} x 1" for kind in HERE] + [f"{kind} x 2" for kind in TWO]
 STEPS = 6
 
 
-def made(kind: str, seed: int = 0) -> Program:
-    return Zero(kind, seed) if kind.startswith("zero") else Program(kind, seed)
-
-
-def opened(path: Path, program: Program, **settings: object) -> everstep.Run:
-    optimizer = program.seen if isinstance(program, Zero) else program.optimizer
+def opened(path: Path, program: Program) -> everstep.Run:
     return everstep.open(
-        path, model=program.model, optimizer=optimizer, state={"schedule": program.schedule},
-        settings=everstep.Settings(buffer_bytes_max=16 << 20, **settings),  # type: ignore[arg-type]
+        path, model=program.model, optimizer=program.seen, state={"schedule": program.schedule},
+        settings=everstep.Settings(buffer_bytes_max=16 << 20),
     )  # fmt: skip
 
 

@@ -1,5 +1,6 @@
-"""The same program under ZeRO, written by hand as DeepSpeed does it: parameters are laid end to end, each rank's
-optimizer steps its share of them, one param group after the other, and the model is put together again."""
+"""The same program under ZeRO: torch's own, and one written by hand as DeepSpeed does it, where parameters are laid end
+to end, each rank's optimizer steps its share of them, one param group after the other, and the model is put together
+again."""
 
 from collections.abc import Callable
 from itertools import chain
@@ -7,8 +8,10 @@ from itertools import chain
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.optim import ZeroRedundancyOptimizer
 
 from everstep.capture.buckets import Bucket, Buckets
+from everstep.integrations import zero_redundancy
 from everstep.layout import Spec
 from everstep.types import Piece
 from tests.cluster.programs import Program
@@ -32,7 +35,11 @@ class Zero(Program):
             for group, buckets in zip(self.optimizer.param_groups, self._buckets, strict=True)
         ])  # fmt: skip
         self.schedule = torch.optim.lr_scheduler.ExponentialLR(self.optimizer, 0.97)
-        self.seen = Buckets(self.optimizer, self._buckets, arrived=self._put_together)
+        self._seen = Buckets(self.optimizer, self._buckets, arrived=self._put_together)
+
+    @property
+    def seen(self) -> Buckets:
+        return self._seen
 
     def step(self, at: int) -> float:
         loss = self.loss(at)
@@ -91,6 +98,37 @@ class Zero(Program):
     def _put_together(self) -> None:
         for bucket in chain(*self._buckets):
             self._gather(bucket, bucket.tensor, lambda name: self._named[name].data)
+
+
+class Redundant(Program):
+    """Whole parameters, each stepped by one rank: torch's ZeroRedundancyOptimizer."""
+
+    def __init__(self, _kind: str, seed: int = 0) -> None:
+        super().__init__("ddp", seed)
+        groups = [dict(group) for group in self.optimizer.param_groups]
+        self.optimizer = ZeroRedundancyOptimizer(groups, torch.optim.AdamW, lr=1e-2)  # type: ignore[assignment]
+        self.schedule = torch.optim.lr_scheduler.ExponentialLR(self.optimizer, 0.97)
+        self._seen = zero_redundancy.seen(self.model, self.optimizer)  # type: ignore[arg-type]
+
+    @property
+    def seen(self) -> Buckets:
+        return self._seen
+
+    def whole(self) -> dict[str, torch.Tensor]:
+        names = {id(p): name.removeprefix("module.") for name, p in self.model.named_parameters()}
+        own = {
+            f"{key} of {names[id(p)]}": value
+            for p, held in self.optimizer.optim.state.items() for key, value in held.items()  # type: ignore[attr-defined]
+        }  # fmt: skip
+        found: list[dict[str, torch.Tensor]] = [{} for _ in range(dist.get_world_size())]
+        dist.all_gather_object(found, own)
+        return super().whole() | {name: value for one in found for name, value in one.items()}
+
+
+def made(kind: str, seed: int = 0) -> Program:
+    if kind == "redundant":
+        return Redundant(kind, seed)
+    return Zero(kind, seed) if kind.startswith("zero") else Program(kind, seed)
 
 
 def _lying(flat: torch.Tensor, piece: Piece) -> torch.Tensor:

@@ -68,3 +68,9 @@ def test_that_law_can_fail() -> None:
     script = LOOKING.replace("print(", "import torch\nprint(")
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert "torch" in done.stdout
+
+
+def test_integrations_are_found_where_the_docs_say() -> None:
+    script = "import everstep\nprint(everstep.integrations.deepspeed.open, everstep.integrations.zero_redundancy.seen)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.count("<function") == 2

@@ -24,8 +24,8 @@ Hook = Callable[[torch.optim.Optimizer, Any, Any], None]
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """A flat tensor, and by name the tensors of which it may hold a part, as a spec says it; those that other ranks
-    hold have no pieces here."""
+    """A tensor, whose elements are taken as one row, and by name the tensors of which it may hold a part, as a spec
+    says it; those that other ranks hold have no pieces here."""
 
     tensor: torch.Tensor
     held: Mapping[str, Local]
@@ -43,17 +43,18 @@ class _Part:
 
     def of(self, flat: torch.Tensor) -> torch.Tensor:
         """The same part of something that lies as the bucket does."""
-        return flat.detach()[self.first : self.first + self.view.numel()]
+        return flat.detach().view(-1)[self.first : self.first + self.view.numel()]
 
 
 class Buckets(torch.optim.Optimizer):
     """`optimizer`, whose parameters are buckets: of each param group its own, in order. `fixed` are buckets that nobody
-    steps. `arrived` is called once the buckets hold a step that was resumed: it brings the model there.
+    steps. `arrived` is called once the buckets hold a step that was resumed: it brings the model there. `said` are the
+    param groups whose hyper-parameters count, where the optimizer is only told of them as it steps.
     """
 
     def __init__(
         self, optimizer: torch.optim.Optimizer, groups: Sequence[Sequence[Bucket]], *, fixed: Sequence[Bucket] = (),
-        arrived: Callable[[], None] = lambda: None,
+        arrived: Callable[[], None] = lambda: None, said: Sequence[dict[str, Any]] | None = None,
     ) -> None:  # fmt: skip
         if len(groups) != len(optimizer.param_groups):
             raise Misdescribed(f"{len(groups)} groups of buckets for an optimizer of {len(optimizer.param_groups)}.")
@@ -61,6 +62,7 @@ class Buckets(torch.optim.Optimizer):
         self.state = defaultdict(dict)
         self._arrived = arrived
         self._groups = list(optimizer.param_groups)
+        self._said = self._groups if said is None else said
         self._stepped = [[(bucket.tensor, list(_parts(bucket))) for bucket in group] for group in groups]
         self._views = [[part.view for _, parts in group for part in parts] for group in self._stepped]
         self._known: dict[int, dict[str, Any]] = {}
@@ -86,7 +88,9 @@ class Buckets(torch.optim.Optimizer):
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
         """The optimizer's own groups with other parameters; what is written to one is written to its own."""
-        return [_Group(group, views) for group, views in zip(self._groups, self._views, strict=True)]
+        return [
+            _Group(said, own, views) for said, own, views in zip(self._said, self._groups, self._views, strict=True)
+        ]
 
     @property
     def grad_scale(self) -> Any:
@@ -198,7 +202,7 @@ class Buckets(torch.optim.Optimizer):
                 value.data_ptr() == part.of(known).data_ptr() for part, value in zip(parts, values, strict=True)
             ):
                 return known
-            flat = torch.zeros_like(bucket, dtype=first.dtype, requires_grad=False)
+            flat = torch.zeros_like(bucket, dtype=first.dtype, requires_grad=False)  # as contiguous as the bucket is
             for part, value in zip(parts, values, strict=True):
                 part.of(flat).copy_(value)
             return flat
@@ -215,13 +219,13 @@ class Buckets(torch.optim.Optimizer):
 class _Group(dict[str, Any]):
     """A param group whose parameters are others than its optimizer's."""
 
-    def __init__(self, own: dict[str, Any], views: list[nn.Parameter]) -> None:
-        super().__init__({**own, "params": views})
-        self._own = own
+    def __init__(self, said: dict[str, Any], own: dict[str, Any], views: list[nn.Parameter]) -> None:
+        super().__init__({**said, "params": views})
+        self._said, self._own = said, own
 
     def __setitem__(self, key: str, value: Any) -> None:
         super().__setitem__(key, value)
-        self._own[key] = value
+        self._said[key] = self._own[key] = value
 
 
 def bare(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
@@ -231,10 +235,9 @@ def bare(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
 
 def _parts(bucket: Bucket) -> Iterator[_Part]:
     """What lies in a bucket, in the order in which it lies there."""
-    flat = bucket.tensor
-    if flat.dim() != 1 or not flat.is_contiguous():
-        raise Misdescribed(f"a bucket must be one row of elements, not {tuple(flat.shape)}.")
-    free = 0
+    if not bucket.tensor.is_contiguous():
+        raise Misdescribed(f"the elements of a bucket must lie in one row; {tuple(bucket.tensor.shape)} is strided.")
+    flat, free = bucket.tensor.detach().view(-1), 0
     for name, held in sorted(bucket.held.items(), key=lambda item: min((p.base for p in item[1].pieces), default=0)):
         if held.shape != tuple(flat.shape):
             raise Misdescribed(f"{name!r} is said to lie in a bucket of {held.shape}, not of {tuple(flat.shape)}.")
@@ -249,8 +252,8 @@ def _parts(bucket: Bucket) -> Iterator[_Part]:
         free = last
         pieces = tuple(msgspec.structs.replace(piece, base=piece.base - first) for piece in held.pieces)
         local = msgspec.structs.replace(held, shape=(length,), pieces=pieces)
-        view = flat.detach()[first:last]
-        yield _Part(name, flat, first, nn.Parameter(view, requires_grad=flat.requires_grad), local)
+        view = nn.Parameter(flat[first:last], requires_grad=bucket.tensor.requires_grad)
+        yield _Part(name, bucket.tensor, first, view, local)
 
 
 def _stretch(held: Local) -> tuple[int, int]:

@@ -104,6 +104,26 @@ class Roster:
 def call_the_roll(model: Model, optimizer: Optimizers, layout: Mapping[str, Local] | None = None) -> Roster:
     """Name everything; an error names what has no name."""
     modules = dict(_modules(model))
+    parameters, aliases = _named_parameters(modules)
+    optimizers, described = dict(_optimizers(optimizer)), dict(layout or {})
+    for buckets in _bucketing(optimizers):
+        for name in buckets.names:  # what the model has under that name is made of what lies in the buckets
+            parameters.pop(name, None)
+        parameters |= buckets.parameters
+        described |= buckets.layout
+        aliases = {name: held for name, held in aliases.items() if held in parameters}
+    roster = Roster(parameters, aliases, modules, optimizers, described)
+    roster.groups()
+    return roster
+
+
+def named_parameters(model: Model) -> dict[str, torch.Tensor]:
+    """Every parameter by the name that a run has for it; of tied names the first."""
+    return _named_parameters(dict(_modules(model)))[0]
+
+
+def _named_parameters(modules: Mapping[str, nn.Module]) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    """Parameters by name, and the further names of those that are tied."""
     parameters: dict[str, torch.Tensor] = {}
     aliases: dict[str, str] = {}
     first: dict[int, str] = {}
@@ -119,16 +139,7 @@ def call_the_roll(model: Model, optimizer: Optimizers, layout: Mapping[str, Loca
             else:
                 first[id(parameter)] = full
                 parameters[full] = parameter
-    optimizers, described = dict(_optimizers(optimizer)), dict(layout or {})
-    for buckets in _bucketing(optimizers):
-        for name in buckets.names:  # what the model has under that name is made of what lies in the buckets
-            parameters.pop(name, None)
-        parameters |= buckets.parameters
-        described |= buckets.layout
-        aliases = {name: held for name, held in aliases.items() if held in parameters}
-    roster = Roster(parameters, aliases, modules, optimizers, described)
-    roster.groups()
-    return roster
+    return parameters, aliases
 
 
 def _bucketing(optimizers: Mapping[str, torch.optim.Optimizer]) -> list[Buckets]:
@@ -172,7 +183,25 @@ def _optimizers(optimizer: Optimizers) -> Iterable[tuple[str, torch.optim.Optimi
             raise Misuse(f"optimizer {key!r} must be a torch.optim.Optimizer, not {type(part).__name__}.")
         if "/" in key:
             raise Misuse(f"optimizer {key!r}: a name may not contain '/'.")
+        if not isinstance(part, Buckets):
+            _refuse_hidden_state(key, part, [other for _, other in parts])
     return parts
+
+
+def _refuse_hidden_state(key: str, optimizer: torch.optim.Optimizer, known: Sequence[torch.optim.Optimizer]) -> None:
+    """An optimizer around another one has that one's state nowhere that a base would find it."""
+    for name, inner in vars(optimizer).items():
+        if not isinstance(inner, torch.optim.Optimizer) or inner.state is optimizer.state or inner in known:
+            continue
+        what = f"optimizer {key!r} ({type(optimizer).__name__}) steps by another one, .{name} ({type(inner).__name__})"
+        if type(optimizer).__name__ == "ZeroRedundancyOptimizer":
+            raise Unsupported(
+                f"{what}, which holds a part of the state. Pass everstep.integrations.zero_redundancy.seen(model, "
+                "optimizer) instead."
+            )
+        raise Unsupported(
+            f"{what}, whose state would not be recorded. Pass both: optimizer={{'outer': o, 'inner': o.{name}}}."
+        )
 
 
 def _named(names: dict[int, str], parameter: torch.Tensor, key: str, group: int) -> str:

@@ -21,6 +21,7 @@ from everstep.api import Run
 from everstep.api import open as open_run
 from everstep.capture.buckets import Bucket, Buckets
 from everstep.capture.context import Stateful
+from everstep.capture.roster import named_parameters
 from everstep.errors import Unsupported
 from everstep.layout import view as views
 from everstep.settings import Settings
@@ -53,7 +54,7 @@ def seen(engine: Any) -> torch.optim.Optimizer:
             "ZeRO over model parallelism: an engine does not say which parts its tensors are. Describe them with "
             "everstep.Buckets and a spec (docs/PARALLEL.md)."
         )
-    named = dict(engine.module.named_parameters())
+    named = named_parameters(engine.module)
     names = {id(parameter): name for name, parameter in named.items()}
     experts = [name for name, parameter in named.items() if not getattr(parameter, "allreduce", True)]
     if experts:

@@ -108,3 +108,19 @@ def test_the_shape_changes_when_a_group_does() -> None:
     before = roster.shape()
     optimizer.add_param_group({"params": list(model[1].parameters())})
     assert roster.shape() != before
+
+
+class Around(torch.optim.SGD):
+    """An optimizer that lets another one step, as sharpness-aware ones do."""
+
+    def __init__(self, parameters: list[torch.nn.Parameter]) -> None:
+        super().__init__(parameters, lr=0.1)
+        self.base = torch.optim.Adam(parameters)
+
+
+def test_an_optimizer_that_hides_the_state_of_another_is_refused() -> None:
+    model = torch.nn.Linear(2, 2)
+    outer = Around(list(model.parameters()))
+    with pytest.raises(Unsupported, match=r"steps by another one, \.base \(Adam\), whose state would not be recorded"):
+        call_the_roll(model, outer)
+    assert list(call_the_roll(model, {"outer": outer, "inner": outer.base}).optimizers) == ["outer", "inner"]
