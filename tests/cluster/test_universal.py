@@ -21,6 +21,8 @@ from tests.cluster.programs import Program, differences
 WORLDS = {4: ("ddp", "fsdp", "hsdp", "2d", "pp interleaved x tp"), 2: ("tp", "pp", "pp interleaved")}
 KINDS = ("single", *itertools.chain(*WORLDS.values()))
 STEPS, MORE = 20, 2
+AGAIN = "hsdp"
+"""Of what goes on from these shards it is seen that it can be resumed in turn."""
 
 
 def made(kind: str, seed: int = 0) -> Program:
@@ -59,7 +61,7 @@ def strayed(losses: list[float], reference: Path, *, alike: bool) -> list[str]:
 
 
 def resumed(path: Path, kind: str, reference: Path) -> list[str]:
-    """What differs after the resume, and after two steps more and another resume."""
+    """What differs after the resume and two steps more; from one source also after another resume."""
     program = made(kind, seed=7)
     with opened(path, program) as run:
         assert run.resume() == STEPS
@@ -68,8 +70,11 @@ def resumed(path: Path, kind: str, reference: Path) -> list[str]:
         losses = []
         for at in range(STEPS, STEPS + MORE):
             losses.append(program.step(at))
-            run.commit()
+            if reference.stem == AGAIN:
+                run.commit()
         found += strayed(losses, reference, alike=reference.stem == kind)
+        if reference.stem != AGAIN:
+            return found
         assert run.wait(timeout=60) == STEPS + MORE
         ended = program.whole()
     again = made(kind, seed=8)

@@ -19,6 +19,8 @@ HERE = ("single", "zero1", "zero3")
 TWO = ("zero1", "zero3", "redundant", "fsdp")
 SOURCES = [f"{kind} x 1" for kind in HERE] + [f"{kind} x 2" for kind in TWO]
 STEPS = 6
+AGAIN = "zero1 x 2"
+"""Of what goes on from these buckets it is seen that it can be resumed in turn."""
 
 
 def opened(path: Path, program: Program) -> everstep.Run:
@@ -43,11 +45,13 @@ def trained(home: Path, kind: str, ranks: int) -> None:
 
 
 def resumed(path: Path, kind: str, reference: Path) -> list[str]:
-    """What differs after the resume, and after a step more and another resume."""
+    """What differs after the resume; from one source also after a step more and another resume."""
     program = made(kind, seed=7)
     with opened(path, program) as run:
         assert run.resume() == STEPS
         found = differences(program.whole(), torch.load(reference))
+        if reference.stem != AGAIN:
+            return found
         program.step(STEPS)
         run.commit()
         assert run.wait(timeout=60) == STEPS + 1
