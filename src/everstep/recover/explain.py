@@ -119,7 +119,8 @@ def _generators(parts: Sequence[Writer], size: int) -> Iterator[str]:
             f"that it is one of 0 to {place.world - 1} goes on with those of that part, others get derived ones."
         )
     elif size > len(parts):
-        yield f"ranks {len(parts)} to {size - 1} are new: they get random numbers derived from run, step and rank."
+        new = f"ranks {len(parts)} to {size - 1} are" if size - len(parts) > 1 else f"rank {size - 1} is"
+        yield f"{new} new: random numbers are derived there from run, step and rank."
     elif size < len(parts):
         yield f"random numbers and state= of writers {size} to {len(parts) - 1} are not used."
 

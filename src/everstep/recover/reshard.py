@@ -144,7 +144,8 @@ def _onto_shards(
         rng.derive(writers.index(own).run, step, rank if context.place is None else context.place.rank)
     what = "things than the run" if differs else "parts than the run's writer did"
     changed = None if same else f"the program holds other {what}"
-    items = items_of(wanted, roster, context, ours, missing, optimizers, new=new, alone=alone)
+    parts = {at: found[at] for at in used}
+    items = items_of(wanted, roster, context, ours, parts, missing, optimizers, new=new, alone=alone)
     ledger = Ledger(
         step, writers.index(own).step, max(one.records for one in found.values()), first.replayed,
         time.perf_counter() - began, sum(one.replay_seconds for one in found.values()), tuple(items),

@@ -1,6 +1,6 @@
 """What the ledger says of a state that was put together from several writers' parts."""
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
 from everstep.capture.context import Context
@@ -12,9 +12,10 @@ from everstep.recover.wanted import Wanted
 
 
 def items_of(
-    wanted: dict[str, Wanted], roster: Roster, context: Context, own: Recovered, missing: list[str],
-    optimizers: Container[str], *, new: bool, alone: bool,
+    wanted: dict[str, Wanted], roster: Roster, context: Context, own: Recovered, parts: Mapping[int, Recovered],
+    missing: list[str], optimizers: Container[str], *, new: bool, alone: bool,
 ) -> Iterator[Item]:  # fmt: skip
+    """`parts`: what came from each writer, this rank's own first."""
     for name in roster.parameters.keys() - wanted.keys():
         yield Item(name, "parameter", "kept", "the program")
     for name, want in wanted.items():
@@ -39,4 +40,5 @@ def items_of(
             yield Item(rest, "generator", "derived", f"from run, step and {told} before")
         else:
             status: Status = "kept" if rest in missing else "restored"
-            yield Item(rest, kinds[kind], status, f"record {step} of {own.origin}")
+            writer = next(at for at, part in parts.items() if name in part.folded)
+            yield Item(rest, kinds[kind], status, f"writer {writer}, record {step} of {own.origin}")
