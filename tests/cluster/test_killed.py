@@ -8,21 +8,14 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-import everstep
 from tests import worlds
-from tests.cluster.programs import Program, differences
+from tests.cluster.programs import differences
+from tests.cluster.two import opened
 from tests.cluster.zero import made
 from tests.faults.test_keeper import keeper_pid
 
 WORLD = 2
 KILLED, STEPS = 7, 12
-
-
-def opened(path: Path, program: Program) -> everstep.Run:
-    return everstep.open(
-        path, model=program.model, optimizer=program.seen, state={"schedule": program.schedule},
-        settings=everstep.Settings(buffer_bytes_max=16 << 20),
-    )  # fmt: skip
 
 
 def until_killed(rank: int, home: Path, kind: str) -> None:

@@ -9,9 +9,9 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-import everstep
 from tests import worlds
-from tests.cluster.programs import Program, differences
+from tests.cluster.programs import differences
+from tests.cluster.two import opened
 from tests.cluster.zero import made
 
 HERE = ("single", "zero1", "zero3")
@@ -21,13 +21,6 @@ SOURCES = [f"{kind} x 1" for kind in HERE] + [f"{kind} x 2" for kind in TWO]
 STEPS = 6
 AGAIN = "zero1 x 2"
 """Of what goes on from these buckets it is seen that it can be resumed in turn."""
-
-
-def opened(path: Path, program: Program) -> everstep.Run:
-    return everstep.open(
-        path, model=program.model, optimizer=program.seen, state={"schedule": program.schedule},
-        settings=everstep.Settings(buffer_bytes_max=16 << 20),
-    )  # fmt: skip
 
 
 def trained(home: Path, kind: str, ranks: int) -> None:

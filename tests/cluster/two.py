@@ -14,7 +14,7 @@ STEPS = 14
 
 def opened(path: Path, program: Program, **more: Any) -> everstep.Run:
     return everstep.open(
-        path, model=program.model, optimizer=program.optimizer, state={"schedule": program.schedule},
+        path, model=program.model, optimizer=program.seen, state={"schedule": program.schedule},
         settings=everstep.Settings(buffer_bytes_max=16 << 20, **more),
     )  # fmt: skip
 
