@@ -8,7 +8,7 @@ PEERS := .venv-peers
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 SOURCES := $(wildcard src/everstep/native/*.cpp src/everstep/native/*.hpp) CMakeLists.txt pyproject.toml constraints.txt
 
-.PHONY: setup demo check test peers crash bench clean
+.PHONY: setup demo check test matrix peers crash bench clean
 
 setup: $(STAMP)
 
@@ -33,7 +33,11 @@ check: setup
 
 # A file stays with one worker: what all of its tests look at is made once.
 test: check
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not crash" tests
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not crash and not matrix" tests
+
+# Every parallelism to every other; `test` has the half of it that meets each of them from both sides.
+matrix: setup
+	$(BIN)/python -m pytest -m matrix tests
 
 # The real DeepSpeed, megatron-core and transformers, in an environment of their own on top of this one: the same torch,
 # the same build of this package. Under this target a peer that is missing fails; elsewhere its tests are skipped.
@@ -46,7 +50,7 @@ $(PEERS)/.ready: $(STAMP)
 	$(PYTHON) -m venv $(PEERS); \
 	below=$$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))"); \
 	above=$$($(PEERS)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))"); \
-	echo "import site; site.addsitedir('$$below')" > $$above/below.pth; \
+	echo "import site; site.addsitedir('$$below')" > "$$above/below.pth"; \
 	pip="$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt"; \
 	$$pip setuptools wheel; \
 	$$pip --no-build-isolation "everstep[peers]"; \
