@@ -267,3 +267,19 @@ def test_a_keeper_that_is_told_to_end_makes_durable_what_there_is(tmp_path: Path
         os.kill(keeper_pid(tmp_path / "run"), signal.SIGTERM)
     assert until(lambda: gone(tmp_path / "run"))
     assert everstep.restore(tmp_path / "run").step == 30
+
+
+def test_a_keeper_that_cannot_read_what_it_is_given_forgets_as_well(tmp_path: Path) -> None:
+    code = (
+        "import os, sys, time; sys.path.insert(0, {root!r}); import everstep; from everstep import native\n"
+        "from everstep.ring import ring as rings; from tests.faults.conftest import Small\n"
+        "p = Small(); run = p.open({run!r}, settings=everstep.Settings(linger_seconds=0.2)); run.resume()\n"
+        "p.step(); run.commit(); run.wait(timeout=30); ring, at = run._link.ring, run._link.pen.next\n"
+        "native.store(ring.place(at) + 8 * rings.E_SEQUENCE, at + 1)\n"
+        "native.store(ring.place(at) + 8 * rings.E_COUNT, 99)\n"
+        "[ring.vouch(at, word) for word in (rings.E_HOST, rings.E_DEVICE)]; ring.say(rings.W_HEAD, at + 1)\n"
+        "time.sleep(1); os.kill(os.getpid(), 9)"
+    ).format(root=str(ROOT), run=str(tmp_path / "run"))
+    subprocess.run([sys.executable, "-c", code], check=False, timeout=60)
+    assert until(lambda: gone(tmp_path / "run")), "else its memory is never given back"
+    assert everstep.restore(tmp_path / "run").step == 1

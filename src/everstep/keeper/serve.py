@@ -130,6 +130,9 @@ class Keeping:
                     return seated
         except Gone:
             return seated
+        except Exception:
+            LOGGER.exception("a conversation failed")
+            return seated  # as after a death: else nobody would ever let go of what lies there
         finally:
             os.close(end)
 
