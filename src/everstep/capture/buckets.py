@@ -106,9 +106,9 @@ class Buckets(torch.optim.Optimizer):
         def before(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
             now = {id(bucket) for group in optimizer.param_groups for bucket in group["params"]}
             for bucket, parts in self._buckets():
+                gradient = bucket.grad.contiguous() if id(bucket) in now and bucket.grad is not None else None
                 for part in parts:
-                    taken = id(bucket) in now and bucket.grad is not None
-                    part.view.grad = part.of(bucket.grad) if taken and bucket.grad is not None else None
+                    part.view.grad = None if gradient is None else part.of(gradient)
             hook(self, args, kwargs)
 
         return self.inner.register_step_pre_hook(before)
