@@ -14,7 +14,7 @@ from everstep.foreign.arrive.arrive import arrive
 from everstep.foreign.arrive.wishes import wishes
 from everstep.foreign.depart.depart import depart
 from everstep.foreign.recognise import read
-from tests.peers.worlds import STEPS, Tensors, batch, kept, needs, program, world
+from tests.peers.worlds import STEPS, Tensors, batch, deepspeed, kept, needs, program, world
 from tests.unit.foreign import programs
 from tests.unit.foreign.programs import differing
 
@@ -25,10 +25,6 @@ LOADED = ((1, 2), (1, 1), (2, 2), (3, 2), (3, 1))
 
 
 def engine(stage: int, seed: int, *, universal: bool = False) -> Any:
-    import deepspeed
-
-    deepspeed.comm.torch.build_shm_op = lambda: None  # a faster all-reduce that it compiles first, for half a minute
-    deepspeed.init_distributed("gloo")
     net, optimizer = program(seed)
     settings: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": 4,
@@ -38,7 +34,7 @@ def engine(stage: int, seed: int, *, universal: bool = False) -> Any:
     }
     if stage == 3:
         settings["zero_optimization"] |= {"sub_group_size": 10, "stage3_param_persistence_threshold": 0}
-    return deepspeed.initialize(model=net, optimizer=optimizer, config=settings)[0]
+    return deepspeed().initialize(model=net, optimizer=optimizer, config=settings)[0]
 
 
 def whole(one: Any, stage: int) -> Tensors:

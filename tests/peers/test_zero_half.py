@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from everstep.integrations import deepspeed as ours
-from tests.peers.worlds import STEPS, Tensors, batch, kept, needs, world
+from tests.peers.worlds import STEPS, Tensors, batch, deepspeed, kept, needs, world
 from tests.unit.foreign.programs import differing
 
 pytestmark = needs("deepspeed")
@@ -17,10 +17,6 @@ KINDS = {"stage 1": (1, 0), "stage 2": (2, 0), "stage 3": (3, 0), "stage 3, all 
 
 
 def engine(stage: int, persistent: int, seed: int) -> Any:
-    import deepspeed
-
-    deepspeed.comm.torch.build_shm_op = lambda: None  # as in test_deepspeed
-    deepspeed.init_distributed("gloo")
     torch.manual_seed(seed)
     net = nn.Sequential(nn.Linear(7, 11), nn.LayerNorm(11), nn.Linear(11, 11), nn.Linear(11, 4))
     net[2].requires_grad_(False)
@@ -33,7 +29,7 @@ def engine(stage: int, persistent: int, seed: int) -> Any:
     }  # fmt: skip
     if stage == 3:
         settings["zero_optimization"] |= {"sub_group_size": 10, "stage3_param_persistence_threshold": persistent}
-    return deepspeed.initialize(model=net, optimizer=torch.optim.AdamW(groups, lr=1e-2), config=settings)[0]
+    return deepspeed().initialize(model=net, optimizer=torch.optim.AdamW(groups, lr=1e-2), config=settings)[0]
 
 
 def held(one: Any, stage: int) -> Tensors:

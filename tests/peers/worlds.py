@@ -64,6 +64,16 @@ def _rank(rank: int, ranks: int, port: int, program: Callable[..., None], argume
     os._exit(0)  # threads that a peer leaves behind, torn down with the interpreter, now and then abort the process
 
 
+def deepspeed() -> Any:
+    """DeepSpeed, ready. Without an all-reduce through shared memory that it would compile first, for half a minute, and
+    not at all in a folder with a space in its name. (`deepspeed.comm.torch` is torch itself, not its module.)"""
+    import deepspeed
+
+    sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None  # type: ignore[attr-defined]
+    deepspeed.init_distributed("gloo")
+    return deepspeed
+
+
 class Net(nn.Module):
     """Sizes most of which two ranks cannot divide, buffers of two types, and a part that is not trained."""
 
