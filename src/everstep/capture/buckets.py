@@ -6,6 +6,7 @@ are its gradient and its state. Records and bases name them as they name those o
 program goes on from them. The bucket itself is named nowhere.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ import torch
 from torch import nn
 
 from everstep.errors import CannotReplay, Misdescribed, Mismatch
-from everstep.types import Local, Piece
+from everstep.types import Local
 
 Hook = Callable[[torch.optim.Optimizer, Any, Any], None]
 
@@ -246,7 +247,7 @@ def _parts(bucket: Bucket) -> Iterator[_Part]:
         if not held.pieces:
             continue
         first, last = _stretch(held)
-        length = sum(_volume(piece) for piece in held.pieces)
+        length = sum(math.prod(piece.box.shape) for piece in held.pieces)
         if first < free or last - first != length:
             raise Misdescribed(f"{name!r} does not lie in one stretch of its own in its bucket.")
         free = last
@@ -262,13 +263,6 @@ def _stretch(held: Local) -> tuple[int, int]:
         for piece in held.pieces
     ]
     return min(piece.base for piece in held.pieces), max(ends)
-
-
-def _volume(piece: Piece) -> int:
-    size = 1
-    for extent in piece.box.shape:
-        size *= extent
-    return size
 
 
 def _flat(value: Any, bucket: torch.Tensor) -> bool:
