@@ -17,10 +17,10 @@ from everstep.capture.roster import ELEMENTWISE, Roster
 from everstep.company import Company, meet
 from everstep.layout import boxes
 from everstep.recover.anew import owners
-from everstep.recover.fetch import Seat
 from everstep.recover.parts import Move
 from everstep.recover.placed import RANKS_MAX
 from everstep.recover.scatter import Scatter
+from everstep.recover.stretches import Seat
 from everstep.recover.wanted import Wanted
 from everstep.recover.writers import Writers
 from everstep.store import base

@@ -20,15 +20,16 @@ from everstep.capture.roster import Roster
 from everstep.capture.shards import held_of, local
 from everstep.company import Company
 from everstep.errors import Damaged, Mismatch
-from everstep.layout.owners import order, read_from
+from everstep.layout.owners import order
 from everstep.recover import anew, choose, kin, match, seats
+from everstep.recover.coming import Coming
 from everstep.recover.cuts import Claim, Wish, agree
 from everstep.recover.cuts import proved as proved_together
 from everstep.recover.diverged import refuse_diverged
 from everstep.recover.exchange import passed_on
 from everstep.recover.ledger import Ledger, refuse
 from everstep.recover.onto import place_context
-from everstep.recover.parts import Move, boxes_of, copy
+from everstep.recover.parts import Move, copy
 from everstep.recover.place import place_groups
 from everstep.recover.placed import Brought, known, prove
 from everstep.recover.recover import Recovered, recover
@@ -36,13 +37,14 @@ from everstep.recover.reduce import Reduction, fit, in_order
 from everstep.recover.rooms import Rooms
 from everstep.recover.shared import items_of
 from everstep.recover.standin import Optimizers, assemble
+from everstep.recover.turns import turns_of
 from everstep.recover.unowned import Unowned
 from everstep.recover.wanted import Wanted
 from everstep.recover.ways import DiskWay
 from everstep.recover.writers import Writers
 from everstep.store.base import Index
 from everstep.store.disk import Files
-from everstep.types import Box, Local, Pair
+from everstep.types import Local, Pair
 from everstep.uncollected import uncollected
 
 NOT_BY_PARTS = (
@@ -97,7 +99,7 @@ def _onto_shards(
     new, asked = goes_on is None, order(rank, ranks.world, len(writers), goes_on)
     own = asked[0]
     reductions = fit(wanted, writers, asked)
-    used, turns, absent = _used(writers, asked, wanted, _context(roster))
+    used, turns, absent = turns_of(writers, asked, wanted, roster)
     if alone:
         list(map(writers.index, asked))  # what the program lacks is a difference as well
     refuse_diverged(writers.known)
@@ -108,7 +110,7 @@ def _onto_shards(
     if not wanted.keys() <= both:
         wanted = {name: want for name, want in wanted.items() if name in both}
         reductions = [reduction for reduction in reductions if reduction.want.name in both]
-        used, turns, absent = _used(writers, asked, wanted, _context(roster))
+        used, turns, absent = turns_of(writers, asked, wanted, roster)
     if absent:
         name, (box, *_) = next(iter(absent.items()))
         raise Damaged(f"step {step}: no writer holds {name} {box.low}..{box.high}. Nothing was changed.")
@@ -164,26 +166,29 @@ def _gather(
     summed = {id(reduction.each.held): reduction for reduction in reductions}
     for optimizer in roster.optimizers.values():
         optimizer.state.clear()
-    for at, following in zip(turns, [*turns[1:], None], strict=True):
-        routes, index = writers.routes(at), writers.index(at)
-        then = partial(_expect, files, writers, following, wants)
-        one = (
-            seats.part(files, at, routes, wants, index, roster.optimizers, then, rooms, wishes.get(at))
-            if device.type == "cpu"
-            else _beside(files, at, routes, device, roster.optimizers)
-        )
-        recovered, stand_in, theirs = one.recovered, one.stand_in, one.theirs
-        log = f" and {recovered.records} records" if recovered.records else ""
-        origin = f"writer {at}, {recovered.origin}{log}"
-        part = _Part(at, stand_in, theirs, known(recovered.digests, *_tensors(stand_in, theirs)), one.scattered)
-        for found in _copy(part, roster, wanted, done.hyper, origin, optimizers):
-            if (reduction := summed.get(id(found.ours))) is not None:
-                reduction.add(found)  # the next version takes its place
-            else:
-                done.brought.append(found)
-        done.unowned.add(stand_in)
-        done.found[at] = recovered
-        done.claims += one.claims
+    ahead = turns if device.type == "cpu" and not reductions else ()
+    with Coming(files, writers, ahead, wants) as coming:
+        for at, following in zip(turns, [*turns[1:], None], strict=True):
+            routes, index = writers.routes(at), writers.index(at)
+            read = coming.take(at)
+            then = partial(_expect, files, writers, following, wants)
+            one = (
+                seats.part(files, at, routes, wants, index, roster.optimizers, then, rooms, wishes.get(at), read)
+                if device.type == "cpu"
+                else _beside(files, at, routes, device, roster.optimizers)
+            )
+            recovered, stand_in, theirs = one.recovered, one.stand_in, one.theirs
+            log = f" and {recovered.records} records" if recovered.records else ""
+            origin = f"writer {at}, {recovered.origin}{log}"
+            part = _Part(at, stand_in, theirs, known(recovered.digests, *_tensors(stand_in, theirs)), one.scattered)
+            for found in _copy(part, roster, wanted, done.hyper, origin, optimizers):
+                if (reduction := summed.get(id(found.ours))) is not None:
+                    reduction.add(found)  # the next version takes its place
+                else:
+                    done.brought.append(found)
+            done.unowned.add(stand_in)
+            done.found[at] = recovered
+            done.claims += one.claims
     return done
 
 
@@ -191,36 +196,6 @@ def _expect(files: Files, writers: Writers, at: int | None, wants: seats.Wants) 
     """Let the disk begin with a writer's part."""
     if at is not None:
         seats.expect(files, at, writers.routes(at)[0], wants, writers.index(at))
-
-
-def _used(
-    writers: Writers, asked: Sequence[int], wanted: dict[str, Wanted], context: set[str]
-) -> tuple[list[int], list[int], dict[str, list[Box]]]:
-    """The writers to be read, our own first, and the boxes that nobody holds: together they have all the others, and
-    every buffer and module's state that anyone has.
-
-    Also in the order in which they are read, which is the same for all ranks: those who want the same of a file get it
-    from the kernel's cache, while the disk goes on with what is next. Were each to begin with its own, the disk would
-    have nothing to do when they come to the others'.
-    """
-    ours = boxes_of({name: want.held for name, want in wanted.items()})
-    used, absent = read_from(ours, lambda at: boxes_of(writers.index(at).held), asked)
-    turns = sorted(used)
-    lacking = context.difference(*(writers.index(at).content.context for at in used))
-    for at in asked:
-        if not lacking:
-            break
-        if lacking & writers.index(at).content.context.keys():
-            used.append(at)
-            turns.append(at)
-            lacking -= writers.index(at).content.context.keys()
-    return used, turns, absent
-
-
-def _context(roster: Roster) -> set[str]:
-    """What of the context belongs to the model, and may be with any writer."""
-    buffers = {f"buffer/{name}" for name in roster.buffers().keys() - set(roster.derived())}
-    return buffers | {f"extra/{name}" for name in roster.extra()}
 
 
 def _with_parts_of_others(ours: Recovered, others: Sequence[Recovered]) -> Recovered:

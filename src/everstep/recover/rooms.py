@@ -18,16 +18,19 @@ class Rooms:
     def __init__(self) -> None:
         self._blocks: list[torch.Tensor] = []
         self._at, self._used = 0, 0
+        self.taken = 0
+        """Bytes, since it began."""
         self.pages = Pages()
         """For records."""
 
     def begin(self) -> None:
         """Nobody uses what was taken before."""
-        self._at, self._used = 0, 0
+        self._at, self._used, self.taken = 0, 0, 0
 
     def take(self, described: Tensor) -> torch.Tensor:
         """A contiguous tensor of this shape, with anything in it."""
         needed = padded(described.nbytes)
+        self.taken += needed
         while self._at < len(self._blocks) and self._used + needed > self._blocks[self._at].numel():
             self._at, self._used = self._at + 1, 0
         if self._at == len(self._blocks):

@@ -32,6 +32,7 @@ from everstep.recover.replay import Cut, Folded, blobs
 from everstep.recover.rooms import Rooms
 from everstep.recover.scatter import Scatter
 from everstep.recover.standin import Optimizers, optimizer_of
+from everstep.recover.stretches import Seat
 from everstep.recover.wanted import Wanted
 from everstep.recover.ways import DiskWay
 from everstep.store.base import Index
@@ -41,6 +42,8 @@ from everstep.types import Local
 Scattered = Mapping[str, Scatter]
 Wants = Mapping[str, Sequence[Wanted]]
 """By the logical tensor."""
+Filled = dict[str, Seat]
+"""Where each tensor of a base was read to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,19 +61,19 @@ class Part:
 
 def part(
     disk: Files, rank: int, routes: Sequence[Route], wants: Wants, first: Index, own: Optimizers,
-    then: fetch.Then, rooms: Rooms, wish: Wish | None = None,
+    then: fetch.Then, rooms: Rooms, wish: Wish | None = None, filled: Filled | None = None,
 ) -> Part:  # fmt: skip
     """One writer's part. `first` is the index of the first route's base; `own` are the program's optimizers. What has
     no place in the program lies in `rooms` until the next part is read. With a `wish` only its boxes are replayed.
+    `filled`: where the tensors of that base have been read to already.
     """
     rooms.begin()
-    seating = _Seating(disk, rank, routes, wants, first, own, rooms, wish, first)
+    seating = _Seating(disk, rank, routes, wants, first, own, rooms, wish, first, filled)
     ways = [
-        DiskWay(
-            disk, rank, route, partial(seating.seats, route), first if route is routes[0] else None, then, rooms.pages
-        )
-        for route in routes
+        DiskWay(disk, rank, route, partial(seating.seats, route), known, then, rooms.pages)
+        for route, known in zip(routes, [first, *[None] * (len(routes) - 1)], strict=True)
     ]
+    ways[0] = replace(ways[0], fetched=filled is not None)
     if routes[0].records and (known := _context_alone(ways[0], wants)) is not None:
         return Part(known, Roster({}, {}, {}, {}), {}, {})
     found = recover(ways, seating.stand_in, seating.place, cut=seating.cut)
@@ -97,11 +100,12 @@ class _Seating:
     wish: Wish | None
     index: Index
     """Of the base that was read."""
+    filled: Filled | None = None
     built: list[Roster] = field(default_factory=list)
     scattered: dict[str, Scatter] = field(default_factory=dict)
     claims: list[Claim] = field(default_factory=list)
     _narrow: dict[int, Index] = field(default_factory=dict)
-    _seats: dict[str, fetch.Seat] = field(default_factory=dict)
+    _seats: dict[str, Seat] = field(default_factory=dict)
     _placed: list[Roster] = field(default_factory=list)
 
     def narrow(self, index: Index) -> Index:
@@ -122,8 +126,10 @@ class _Seating:
         said = Said(step, parameters, state)
         self.claims.append(cuts.claim(self.rank, said, self.index, self.narrow(self.index), self.built[-1]))
 
-    def seats(self, route: Route, index: Index) -> dict[str, fetch.Seat]:
-        found = _seats(self.narrow(index), self.wants, self.rooms, all_of_it=bool(route.records))
+    def seats(self, route: Route, index: Index) -> Filled:
+        found = self.filled
+        if found is None or route is not self.routes[0]:
+            found = planned(self.narrow(index), self.wants, self.rooms, all_of_it=bool(route.records))
         self.scattered = {name: seat for name, seat in found.items() if isinstance(seat, Scatter)}
         self._seats = found
         return cuts.through(index, self.narrow(index), found)
@@ -169,7 +175,7 @@ def _context_alone(way: DiskWay, wants: Wants) -> Recovered | None:
     try:
         if way.index is None or _needed(way.index, wants):
             return None
-        seats = partial(_seats, wants=wants, rooms=Rooms())
+        seats = partial(planned, wants=wants, rooms=Rooms())
         index, tensors = load(way.disk, way.rank, way.route.base, seats, way.index)
         folded: Folded = {name: (item, tensors, way.start) for name, item in index.content.context.items()}
         for step, record in way.records():
@@ -182,21 +188,21 @@ def _context_alone(way: DiskWay, wants: Wants) -> Recovered | None:
     return Recovered(way.step, context, folded, index, way.name, "nothing to replay", 0.0, way.count, ())
 
 
-def _seats(index: Index, wants: Wants, rooms: Rooms, *, all_of_it: bool = False) -> dict[str, fetch.Seat]:
+def planned(index: Index, wants: Wants, rooms: Rooms, *, all_of_it: bool = False) -> Filled:
     """Where each tensor of a base is read to. Those that are not here are not wanted."""
     theirs, owned = index.held, owners(index)
     shapes = {stored.tensor.name: stored.tensor.box.shape for stored in index.tensors}
     homes: dict[str, Wanted] = {}
     once = Counter(held.logical for held in theirs.values())  # where there are two, it is not known which is taken
     spread: dict[str, tuple[Wanted, list[Move]]] = {}
-    found: dict[str, fetch.Seat] = {}
+    found: dict[str, Seat] = {}
     needed = _needed(index, wants)
     for stored in sorted(index.tensors, key=lambda stored: not stored.tensor.name.startswith("model/")):
         name, dtype = stored.tensor.name, TORCH_DTYPES[stored.tensor.dtype]
         key, owner, state = owned.get(name, ("", name.removeprefix("model/"), ""))
         if owner in theirs and owner not in needed and not all_of_it:
             continue
-        seat: fetch.Seat | None = None
+        seat: Seat | None = None
         if name == f"model/{owner}":
             for want in wants.get(theirs[owner].logical, ()):
                 if want.held.pieces and dtype == local(want.parameter).dtype:

@@ -50,6 +50,8 @@ class DiskWay:
     then: Then = lambda: None
     pages: Pages | None = None
     """Memory for records, where others were read before."""
+    fetched: bool = False
+    """Whether the base's tensors are in their seats already."""
 
     @property
     def step(self) -> int:
@@ -68,7 +70,8 @@ class DiskWay:
         return len(self.route.records)
 
     def load(self) -> tuple[Index, dict[str, torch.Tensor], Mapping[str, int]]:
-        return *load.load(self.disk, self.rank, self.route.base, self.seats, self.index, self.then), {}
+        given = (self.disk, self.rank, self.route.base, self.seats, self.index, self.then)
+        return *load.load(*given, fetched=self.fetched), {}
 
     def records(self) -> Iterator[tuple[int, body.Body]]:
         return ((located.step, found) for located, found in read(self.disk, self.route.records, self.pages))

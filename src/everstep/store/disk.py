@@ -17,16 +17,13 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from everstep.errors import NotARun, StoreFailed
+from everstep.store.readahead import advice_bytes
 from everstep.types import Bytes
 
 IOV_MAX = 1024
 WRITE_BYTES = 32 << 20
 FLOCK = struct.Struct("hhqqi4x")
 CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
-ADVICE_BYTES = 512 << 10
-"""The kernel takes advice for no more at a time than it reads ahead by itself, and drops the rest without a word."""
 
 
 class Source(Protocol):
@@ -93,8 +90,9 @@ class OpenFile:
     def expect(self, offset: int, length: int) -> None:
         """These bytes will be read soon: let the disk begin. Nothing is waited for, and nothing can go wrong."""
         with contextlib.suppress(OSError):
-            for at in range(offset, offset + length, ADVICE_BYTES):
-                count = min(ADVICE_BYTES, offset + length - at)
+            step = advice_bytes(os.fstat(self._descriptor).st_dev)
+            for at in range(offset, offset + length, step):
+                count = min(step, offset + length - at)
                 os.posix_fadvise(self._descriptor, at, count, os.POSIX_FADV_WILLNEED)
 
     def locked(self) -> bool:

@@ -12,7 +12,7 @@ from everstep.capture.digests import digest, total
 from everstep.errors import Damaged
 from everstep.layout import boxes
 from everstep.recover import fetch as fetching
-from everstep.recover import scatter
+from everstep.recover import scatter, stretches
 from everstep.recover.fetch import fetch
 from everstep.recover.scatter import Scatter
 from everstep.recover.wanted import Wanted
@@ -84,8 +84,8 @@ def columns(first: int, last: int) -> tuple[torch.Tensor, Scatter]:
 
 @pytest.fixture(params=[(1 << 20, 32 << 20), (8192, 16384), (64, 256)], ids=["whole", "rows", "less than a row"])
 def sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetching, "PIECE_BYTES", request.param[0])
-    monkeypatch.setattr(fetching, "STRETCH_BYTES", request.param[1])
+    monkeypatch.setattr(stretches, "PIECE_BYTES", request.param[0])
+    monkeypatch.setattr(stretches, "STRETCH_BYTES", request.param[1])
 
 
 @pytest.mark.usefixtures("sizes")
