@@ -27,6 +27,8 @@ from everstep.recover.writers import Writers
 from everstep.store.disk import existing
 
 Cache = Literal["cold", "warm"]
+BACKED = 2
+"""So many times what is stored: the kernel's cache, and a state."""
 RAW, BASE, LOG, DCP, DCP_ALL = "raw", "base", "log", "dcp", "dcp, all of it"
 
 
@@ -67,11 +69,14 @@ def load(rank: int, plan: Plan, target: Target, home: Path) -> Loaded:
                 if first() and cache == "cold":
                     gauge.evict(files)
                 begun()
+                if cache == "cold":
+                    gauge.backed(BACKED * stored // world)
+                    begun()
                 turns.setdefault((name, cache), []).append(gauge.gauge(work))
                 begun()
                 if turn == 0 and name in (BASE, DCP, DCP_ALL) and program.digests() != known:
                     raise SystemExit(f"{target.title}: {name} brought other bits than before")
-    resumes = {name: _resume(program, home, step) for name, step in ((BASE, 0), (LOG, None))}
+    resumes = {name: _resume(program, home, step, BACKED * stored // world) for name, step in ((BASE, 0), (LOG, None))}
     return Loaded(turns, resumes, wanted)
 
 
@@ -109,13 +114,15 @@ def _dcp(program: Program, place: Path) -> None:
     )
 
 
-def _resume(program: Program, home: Path, step: int | None) -> Taken:
+def _resume(program: Program, home: Path, step: int | None, backed: int) -> Taken:
     """All that a user waits for: `open` and `resume`, of a run whose files are not in memory."""
     place = home / "resumed"
     if first():
         gauge.evict(beside(home / "run", place))
     program.forget()
     program.optimizer.state.clear()
+    begun()
+    gauge.backed(backed)
     begun()
     runs: list[everstep.Run] = []
 

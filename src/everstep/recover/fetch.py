@@ -31,10 +31,10 @@ from everstep.types import DTYPE_BYTES, Pair, printed
 
 THREADS = 4
 """A disk needs several readers to give all it has; beyond four none of those measured gave more."""
-PER_PROCESSOR = 4
+PER_PROCESSOR = 8
 """Of those, on one host: ranks that share few processors have enough to do with fewer."""
-AHEAD = 4
-"""So many stretches of the next file are asked for while the last ones of this are read."""
+AHEAD = 1
+"""So many stretches of a file are asked for before anyone reads it."""
 
 Then = Callable[[], None]
 """Called when the disk is about to have nothing more to do."""
@@ -68,7 +68,8 @@ class Reading:
 
     def __init__(self, disk: Files) -> None:
         self._disk = disk
-        self._pool = ThreadPoolExecutor(readers(), "everstep-fetch")
+        self._threads = readers()
+        self._pool = ThreadPoolExecutor(self._threads, "everstep-fetch")
         self._coming: dict[Job, list[Future[Found]]] = {}
         self._thread = threading.local()
         self._desks: list[_Desk] = []
@@ -83,7 +84,7 @@ class Reading:
 
     def begin(self, job: Job, then: Then = lambda: None) -> None:
         _refuse_misfits(job)
-        stretches = list(cut(job))
+        stretches = list(cut(job, self._threads))
         coming = self._coming[job] = []
         for at, stretch in enumerate(stretches):
             if at == max(0, len(stretches) - THREADS):
@@ -109,7 +110,7 @@ class Reading:
             desk = self._thread.desk = _Desk(self._disk)
             self._desks.append(desk)
         source = desk.source(stretch.job.path)
-        if later is not None:
+        if later is not None and not source.far:
             later.expect(source)
         return list(_read(source, stretch, desk))
 
@@ -204,5 +205,5 @@ def expect(disk: Files, rank: int, entry: BaseEntry, index: Index, wanted: Calla
     nowhere = torch.empty(0)
     job = Job(rank, entry, index, {stored.tensor.name: nowhere for stored in index.tensors if wanted(stored)})
     with suppress(OSError), closing(disk.source(job.path)) as source:
-        for stretch in islice(cut(job), AHEAD):
+        for stretch in islice(cut(job, readers()), AHEAD):
             stretch.expect(source)

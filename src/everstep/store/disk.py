@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from everstep.errors import NotARun, StoreFailed
-from everstep.store.readahead import advice_bytes
+from everstep.store.readahead import ADVICE_BYTES_MAX, ADVICE_BYTES_MIN, FAR_BYTES, ahead_bytes
 from everstep.types import Bytes
 
 IOV_MAX = 1024
@@ -30,6 +30,8 @@ class Source(Protocol):
     """A file open for reading. Its size is taken once; a reader never looks beyond it."""
 
     size: int
+    far: bool
+    """Whether one who reads it from front to back need not say what is next."""
 
     def read(self, offset: int, length: int) -> bytes: ...
     def read_into(self, offset: int, target: memoryview) -> None: ...
@@ -69,7 +71,10 @@ class OpenFile:
     def __init__(self, descriptor: int, path: str) -> None:
         self._descriptor = descriptor
         self._path = path
-        self.size = os.fstat(descriptor).st_size
+        told = os.fstat(descriptor)
+        self.size = told.st_size
+        self._ahead_bytes = ahead_bytes(told.st_dev)
+        self.far = self._ahead_bytes >= FAR_BYTES
 
     def read(self, offset: int, length: int) -> bytes:
         """`length` bytes at `offset`; EOFError when the file became shorter than it was when opened."""
@@ -90,7 +95,7 @@ class OpenFile:
     def expect(self, offset: int, length: int) -> None:
         """These bytes will be read soon: let the disk begin. Nothing is waited for, and nothing can go wrong."""
         with contextlib.suppress(OSError):
-            step = advice_bytes(os.fstat(self._descriptor).st_dev)
+            step = min(ADVICE_BYTES_MAX, max(ADVICE_BYTES_MIN, self._ahead_bytes))
             for at in range(offset, offset + length, step):
                 count = min(step, offset + length - at)
                 os.posix_fadvise(self._descriptor, at, count, os.POSIX_FADV_WILLNEED)

@@ -138,4 +138,4 @@ def test_what_nobody_waits_for_is_not_read_to_its_end(tmp_path: Path, monkeypatc
 
     with Reading(Counting()) as reading:
         reading.begin(job)
-    assert len(taken) < len(list(stretches.cut(job)))
+    assert len(taken) < len(list(stretches.cut(job, 1)))
