@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-STRETCH_BYTES = 16 << 20
+STRETCH_BYTES = 64 << 20
 BLOCK_BYTES = 1 << 20
 """A buffer of this size gave a raw read more than one of 8 MiB."""
 THREADS = 4

@@ -33,7 +33,7 @@ THREADS = 4
 """A disk needs several readers to give all it has; beyond four none of those measured gave more."""
 PER_PROCESSOR = 8
 """Of those, on one host: ranks that share few processors have enough to do with fewer."""
-AHEAD = 1
+AHEAD = 2
 """So many stretches of a file are asked for before anyone reads it."""
 
 Then = Callable[[], None]

@@ -5,9 +5,10 @@ piece; what lies beside is copied box by box; then the next. Optimizer state fol
 by the parameters' names.
 """
 
+import os
 import time
 from collections.abc import Container, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeGuard
@@ -86,12 +87,12 @@ def onto_shards(
     Refused before anything is changed, if the writers do not hold all that the program has. `alone`: the program is all
     there is, so it must have all that they hold. If not `strict`, what both hold is restored, and the rest stays.
     """
-    with uncollected():
-        return _onto_shards(writers, roster, context, ranks, alone=alone, strict=strict)
+    with uncollected(), ThreadPoolExecutor(1, "ahead") as ahead:
+        return _onto_shards(writers, roster, context, ranks, ahead, alone=alone, strict=strict)
 
 
 def _onto_shards(
-    writers: Writers, roster: Roster, context: Context, ranks: Company, *, alone: bool, strict: bool
+    writers: Writers, roster: Roster, context: Context, ranks: Company, ahead: Executor, *, alone: bool, strict: bool
 ) -> tuple[Ledger, bool]:
     rank, step, began = ranks.rank, writers.step, time.perf_counter()
     wanted = {name: _wanted(name, parameter, roster) for name, parameter in roster.parameters.items()}
@@ -100,6 +101,8 @@ def _onto_shards(
     own = asked[0]
     reductions = fit(wanted, writers, asked)
     used, turns, absent = turns_of(writers, asked, wanted, roster)
+    if ranks.world == 1 or os.environ.get("LOCAL_WORLD_SIZE") == str(ranks.world):  # on one host nobody passes files on
+        ahead.submit(_expect, writers.disk, writers, turns[0], _by_logical(wanted))
     if alone:
         list(map(writers.index, asked))  # what the program lacks is a difference as well
     refuse_diverged(writers.known)
@@ -115,14 +118,11 @@ def _onto_shards(
         name, (box, *_) = next(iter(absent.items()))
         raise Damaged(f"step {step}: no writer holds {name} {box.low}..{box.high}. Nothing was changed.")
     device = next((local(parameter).device for parameter in roster.parameters.values()), torch.device("cpu"))
-    wants: dict[str, list[Wanted]] = {}
-    for want in wanted.values():
-        wants.setdefault(want.held.logical, []).append(want)
+    wants = _by_logical(wanted)
     reads = {at: seats.reading(writers.routes(at)[0], wants, writers.index(at)) for at in used}
     notes: tuple[str, ...] = ()
-    with passed_on(writers.disk, ranks, reads) as files, ThreadPoolExecutor(1, "ahead") as ahead:
+    with passed_on(writers.disk, ranks, reads) as files:
         turns = in_order(turns, [writers.index(at) for at in turns], reductions)
-        ahead.submit(_expect, files, writers, turns[0], wants)
         wishes = agree(writers, turns, wanted.values(), ranks, can=device.type == "cpu" and not reductions)
         gather = partial(_gather, writers, turns, roster, wanted, wants, reductions, optimizers, device)
         gathered = gather(files, wishes)
@@ -190,6 +190,13 @@ def _gather(
             done.found[at] = recovered
             done.claims += one.claims
     return done
+
+
+def _by_logical(wanted: Mapping[str, Wanted]) -> dict[str, list[Wanted]]:
+    found: dict[str, list[Wanted]] = {}
+    for want in wanted.values():
+        found.setdefault(want.held.logical, []).append(want)
+    return found
 
 
 def _expect(files: Files, writers: Writers, at: int | None, wants: seats.Wants) -> None:

@@ -133,7 +133,17 @@ class Native:
 
 @pytest.mark.parametrize(
     ("told", "processors", "expected"),
-    [(None, 2, 4), ("1", 1, 4), ("4", 2, 4), ("8", 2, 2), ("64", 2, 2), ("8", 96, 4), ("2", 2, 4), ("none", 2, 4), ("0", 2, 4)],
+    [
+        (None, 2, 4),
+        ("1", 1, 4),
+        ("4", 2, 4),
+        ("8", 2, 2),
+        ("64", 2, 2),
+        ("8", 96, 4),
+        ("2", 2, 4),
+        ("none", 2, 4),
+        ("0", 2, 4),
+    ],
 )
 def test_ranks_that_share_few_processors_read_by_fewer_threads(
     monkeypatch: pytest.MonkeyPatch, told: str | None, processors: int, expected: int
