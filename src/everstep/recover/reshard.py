@@ -123,6 +123,8 @@ def _onto_shards(
     notes: tuple[str, ...] = ()
     with passed_on(writers.disk, ranks, reads) as files:
         turns = in_order(turns, [writers.index(at) for at in turns], reductions)
+        if files is not writers.disk:
+            ahead.submit(_expect, files, writers, turns[0], wants)
         wishes = agree(writers, turns, wanted.values(), ranks, can=device.type == "cpu" and not reductions)
         gather = partial(_gather, writers, turns, roster, wanted, wants, reductions, optimizers, device)
         gathered = gather(files, wishes)
