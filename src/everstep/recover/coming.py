@@ -13,6 +13,7 @@ from typing import Self
 from everstep.errors import Damaged
 from everstep.recover import seats
 from everstep.recover.fetch import Reading
+from everstep.recover.pump import Pump
 from everstep.recover.rooms import BLOCK_BYTES, Rooms
 from everstep.recover.stretches import Job
 from everstep.recover.writers import Writers
@@ -26,8 +27,8 @@ class Coming:
     """The writers' bases in turn. One that has a log is not read ahead, nor what has no place in the program: the
     first would have to be replayed in memory that the next is read to, the second would fill it."""
 
-    def __init__(self, files: Files, writers: Writers, turns: Sequence[int], wants: seats.Wants) -> None:
-        self._reading = Reading(files)
+    def __init__(self, files: Files, writers: Writers, turns: Sequence[int], wants: seats.Wants, pump: Pump) -> None:
+        self._reading = Reading(files, pump)
         self._planned = _planned(writers, turns, wants)
         self._begun: deque[Job] = deque()
 

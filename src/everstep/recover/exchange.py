@@ -205,7 +205,6 @@ class Passed:
     def __init__(self, own: Source, path: str, exchange: Exchange, hosts: Sequence[Sequence[int]], tag: int) -> None:
         self._own, self._path, self._exchange, self._hosts, self._tag = own, path, exchange, hosts, tag
         self.size = own.size
-        self.far = False  # the others do not see who reads here
 
     def read(self, offset: int, length: int) -> bytes:
         return self._own.read(offset, length)

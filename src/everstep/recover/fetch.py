@@ -6,11 +6,10 @@ several places (`scatter`) is laid there from the cache as well.
 import ctypes
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
-from itertools import islice
 from types import TracebackType
 from typing import Self
 
@@ -21,10 +20,11 @@ from everstep.capture.digests import total
 from everstep.errors import Damaged
 from everstep.recover.exchange import Exchange
 from everstep.recover.pages import memory
+from everstep.recover.pump import Pump
 from everstep.recover.scatter import Scatter
 from everstep.recover.stretches import PIECE_BYTES, Job, Seat, Stretch, cut, pieces
 from everstep.store import names
-from everstep.store.base import Index, Stored
+from everstep.store.base import Index
 from everstep.store.disk import Files, Source
 from everstep.store.manifest import BaseEntry
 from everstep.types import DTYPE_BYTES, Pair, printed
@@ -33,41 +33,40 @@ THREADS = 4
 """A disk needs several readers to give all it has; beyond four none of those measured gave more."""
 PER_PROCESSOR = 8
 """Of those, on one host: ranks that share few processors have enough to do with fewer."""
-AHEAD = 2
-"""So many stretches of a file are asked for before anyone reads it."""
-
-Then = Callable[[], None]
-"""Called when the disk is about to have nothing more to do."""
 Found = list[tuple[str, Pair]]
 """What pieces add to the digests of their tensors."""
 
 
 def fetch(
-    disk: Files, rank: int, entry: BaseEntry, index: Index, targets: Mapping[str, Seat],
-    then: Then = lambda: None,
-) -> None:  # fmt: skip
+    disk: Files, rank: int, entry: BaseEntry, index: Index, targets: Mapping[str, Seat], pump: Pump | None = None
+) -> None:
     """Fill the targets, contiguous tensors in host memory, or parts of such; Damaged when any byte is not what was
     written.
 
     What is not among them is not read.
     """
-    _fetch(disk, Job(rank, entry, index, targets), then)
+    job = Job(rank, entry, index, targets)
+    if pump is not None and pump.knows(job.path):
+        _fetch(disk, job, pump)
+        return
+    with Pump(disk, [job.course]) as own:
+        _fetch(disk, job, own)
 
 
-def _fetch(disk: Files, job: Job, then: Then = lambda: None) -> None:
-    with Reading(disk) as reading:
-        reading.begin(job, then)
+def _fetch(disk: Files, job: Job, pump: Pump | None = None) -> None:
+    with Reading(disk, pump) as reading:
+        reading.begin(job)
         reading.finish(job)
 
 
 class Reading:
     """Threads that read bases one after the other, as they were begun. Who is done with one finds the next on its way.
 
-    When this ends nothing is read any more, whether it has been finished or not.
+    They follow a pump, if there is one. When this ends nothing is read any more, whether it has been finished or not.
     """
 
-    def __init__(self, disk: Files) -> None:
-        self._disk = disk
+    def __init__(self, disk: Files, pump: Pump | None = None) -> None:
+        self._disk, self._pump = disk, pump
         self._threads = readers()
         self._pool = ThreadPoolExecutor(self._threads, "everstep-fetch")
         self._coming: dict[Job, list[Future[Found]]] = {}
@@ -82,15 +81,9 @@ class Reading:
         for desk in self._desks:
             desk.close()
 
-    def begin(self, job: Job, then: Then = lambda: None) -> None:
+    def begin(self, job: Job) -> None:
         _refuse_misfits(job)
-        stretches = list(cut(job, self._threads))
-        coming = self._coming[job] = []
-        for at, stretch in enumerate(stretches):
-            if at == max(0, len(stretches) - THREADS):
-                coming.append(self._pool.submit(_nothing, then))
-            later = stretches[at + THREADS] if at + THREADS < len(stretches) else None
-            coming.append(self._pool.submit(self._read, stretch, later))
+        self._coming[job] = [self._pool.submit(self._read, stretch) for stretch in cut(job, self._threads)]
 
     def finish(self, job: Job) -> None:
         """All of it is where it goes; Damaged unless that is what was written."""
@@ -103,15 +96,15 @@ class Reading:
             raise Damaged(f"base {names.short(job.path)}: cannot be read ({bad}).") from bad
         _prove(self._disk, job, sums)
 
-    def _read(self, stretch: Stretch, later: Stretch | None) -> Found:
+    def _read(self, stretch: Stretch) -> Found:
         try:
             desk: _Desk = self._thread.desk
         except AttributeError:
             desk = self._thread.desk = _Desk(self._disk)
             self._desks.append(desk)
         source = desk.source(stretch.job.path)
-        if later is not None and not source.far:
-            later.expect(source)
+        if self._pump is not None:
+            self._pump.wait(stretch.job.path, stretch.end)
         return list(_read(source, stretch, desk))
 
 
@@ -157,11 +150,6 @@ def _read(source: Source, stretch: Stretch, desk: _Desk) -> Iterator[tuple[str, 
             yield name, pair
 
 
-def _nothing(then: Then) -> Found:
-    then()
-    return []
-
-
 def _refuse_misfits(job: Job) -> None:
     for stored in job.wanted:
         target = job.targets[stored.tensor.name]
@@ -198,12 +186,3 @@ def opened(disk: Files, path: str, times: int) -> Iterator[list[Source]]:
     """A file, open several times: the kernel reads ahead of each by itself, and threads that share one confuse it."""
     with ExitStack() as held:
         yield [held.enter_context(closing(disk.source(path))) for _ in range(times)]
-
-
-def expect(disk: Files, rank: int, entry: BaseEntry, index: Index, wanted: Callable[[Stored], bool]) -> None:
-    """Let the disk begin with the first of these tensors: they are fetched next. Whatever fails, fails then."""
-    nowhere = torch.empty(0)
-    job = Job(rank, entry, index, {stored.tensor.name: nowhere for stored in index.tensors if wanted(stored)})
-    with suppress(OSError), closing(disk.source(job.path)) as source:
-        for stretch in islice(cut(job, readers()), AHEAD):
-            stretch.expect(source)

@@ -5,8 +5,9 @@ from collections.abc import Callable
 import torch
 
 from everstep.capture.tensors import TORCH_DTYPES
-from everstep.recover.fetch import Then, fetch
+from everstep.recover.fetch import fetch
 from everstep.recover.pages import in_huge_pages
+from everstep.recover.pump import Pump
 from everstep.recover.scatter import Scatter
 from everstep.recover.stretches import Seat
 from everstep.store import base
@@ -25,14 +26,14 @@ def rooms(index: base.Index) -> dict[str, Seat]:
 
 def load(
     disk: Files, rank: int, entry: BaseEntry, seats: Seats = rooms, index: base.Index | None = None,
-    then: Then = lambda: None, *, fetched: bool = False,
+    pump: Pump | None = None, *, fetched: bool = False,
 ) -> tuple[base.Index, dict[str, torch.Tensor]]:  # fmt: skip
     """The index, if it is not known yet, and the tensors, all of them by default; Damaged when any byte is not what was
     written. For one that is scattered there is only a stand-in. `fetched`: they are where they go already."""
     index = base.load(disk, rank, entry) if index is None else index
     found = seats(index)
     if not fetched:
-        fetch(disk, rank, entry, index, found, then)
+        fetch(disk, rank, entry, index, found, pump)
     return index, {name: seat.stand_in if isinstance(seat, Scatter) else seat for name, seat in found.items()}
 
 

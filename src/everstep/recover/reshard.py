@@ -8,7 +8,7 @@ by the parameters' names.
 import os
 import time
 from collections.abc import Container, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeGuard
@@ -33,6 +33,7 @@ from everstep.recover.onto import place_context
 from everstep.recover.parts import Move, copy
 from everstep.recover.place import place_groups
 from everstep.recover.placed import Brought, known, prove
+from everstep.recover.pump import Pump
 from everstep.recover.recover import Recovered, recover
 from everstep.recover.reduce import Reduction, fit, in_order
 from everstep.recover.rooms import Rooms
@@ -87,12 +88,12 @@ def onto_shards(
     Refused before anything is changed, if the writers do not hold all that the program has. `alone`: the program is all
     there is, so it must have all that they hold. If not `strict`, what both hold is restored, and the rest stays.
     """
-    with uncollected(), ThreadPoolExecutor(1, "ahead") as ahead:
-        return _onto_shards(writers, roster, context, ranks, ahead, alone=alone, strict=strict)
+    with uncollected(), ExitStack() as pumps:
+        return _onto_shards(writers, roster, context, ranks, pumps, alone=alone, strict=strict)
 
 
 def _onto_shards(
-    writers: Writers, roster: Roster, context: Context, ranks: Company, ahead: Executor, *, alone: bool, strict: bool
+    writers: Writers, roster: Roster, context: Context, ranks: Company, pumps: ExitStack, *, alone: bool, strict: bool
 ) -> tuple[Ledger, bool]:
     rank, step, began = ranks.rank, writers.step, time.perf_counter()
     wanted = {name: _wanted(name, parameter, roster) for name, parameter in roster.parameters.items()}
@@ -101,8 +102,9 @@ def _onto_shards(
     own = asked[0]
     reductions = fit(wanted, writers, asked)
     used, turns, absent = turns_of(writers, asked, wanted, roster)
+    pump, pumped = None, turns
     if ranks.world == 1 or os.environ.get("LOCAL_WORLD_SIZE") == str(ranks.world):  # on one host nobody passes files on
-        ahead.submit(_expect, writers.disk, writers, turns[0], _by_logical(wanted))
+        pump = pumps.enter_context(_pump(writers.disk, writers, turns, _by_logical(wanted)))
     if alone:
         list(map(writers.index, asked))  # what the program lacks is a difference as well
     refuse_diverged(writers.known)
@@ -123,10 +125,11 @@ def _onto_shards(
     notes: tuple[str, ...] = ()
     with passed_on(writers.disk, ranks, reads) as files:
         turns = in_order(turns, [writers.index(at) for at in turns], reductions)
-        if files is not writers.disk:
-            ahead.submit(_expect, files, writers, turns[0], wants)
+        if pump is None or files is not writers.disk or turns != pumped:
+            pumps.close()
+            pump = pumps.enter_context(_pump(files, writers, turns, wants))
         wishes = agree(writers, turns, wanted.values(), ranks, can=device.type == "cpu" and not reductions)
-        gather = partial(_gather, writers, turns, roster, wanted, wants, reductions, optimizers, device)
+        gather = partial(_gather, writers, turns, roster, wanted, wants, reductions, optimizers, device, pump)
         gathered = gather(files, wishes)
         if not proved_together(gathered.claims, ranks):
             notes = (NOT_BY_PARTS,)
@@ -160,7 +163,7 @@ def _onto_shards(
 
 def _gather(
     writers: Writers, turns: Sequence[int], roster: Roster, wanted: dict[str, Wanted], wants: seats.Wants,
-    reductions: Sequence[Reduction], optimizers: Container[str], device: torch.device, files: Files,
+    reductions: Sequence[Reduction], optimizers: Container[str], device: torch.device, pump: Pump, files: Files,
     wishes: Mapping[int, Wish],
 ) -> _Gathered:  # fmt: skip
     """Read the writers' parts one after the other, replay them, of some only what is wished for, and take that."""
@@ -169,13 +172,12 @@ def _gather(
     for optimizer in roster.optimizers.values():
         optimizer.state.clear()
     ahead = turns if device.type == "cpu" and not reductions else ()
-    with Coming(files, writers, ahead, wants) as coming:
-        for at, following in zip(turns, [*turns[1:], None], strict=True):
+    with Coming(files, writers, ahead, wants, pump) as coming:
+        for at in turns:
             routes, index = writers.routes(at), writers.index(at)
             read = coming.take(at)
-            then = partial(_expect, files, writers, following, wants)
             one = (
-                seats.part(files, at, routes, wants, index, roster.optimizers, then, rooms, wishes.get(at), read)
+                seats.part(files, at, routes, wants, index, roster.optimizers, pump, rooms, wishes.get(at), read)
                 if device.type == "cpu"
                 else _beside(files, at, routes, device, roster.optimizers)
             )
@@ -201,10 +203,8 @@ def _by_logical(wanted: Mapping[str, Wanted]) -> dict[str, list[Wanted]]:
     return found
 
 
-def _expect(files: Files, writers: Writers, at: int | None, wants: seats.Wants) -> None:
-    """Let the disk begin with a writer's part."""
-    if at is not None:
-        seats.expect(files, at, writers.routes(at)[0], wants, writers.index(at))
+def _pump(files: Files, writers: Writers, turns: Sequence[int], wants: seats.Wants) -> Pump:
+    return Pump(files, [seats.course(at, writers.routes(at)[0], wants, writers.index(at)) for at in turns])
 
 
 def _with_parts_of_others(ours: Recovered, others: Sequence[Recovered]) -> Recovered:

@@ -27,6 +27,7 @@ from everstep.recover.ferry import Ferry
 from everstep.recover.load import load, room
 from everstep.recover.parts import Move
 from everstep.recover.place import check, place_groups
+from everstep.recover.pump import Course, Pump
 from everstep.recover.recover import Recovered, recover
 from everstep.recover.replay import Cut, Folded, blobs
 from everstep.recover.rooms import Rooms
@@ -35,7 +36,8 @@ from everstep.recover.standin import Optimizers, optimizer_of
 from everstep.recover.stretches import Seat
 from everstep.recover.wanted import Wanted
 from everstep.recover.ways import DiskWay
-from everstep.store.base import Index
+from everstep.store import names
+from everstep.store.base import Index, Stored
 from everstep.store.disk import Files
 from everstep.types import Local
 
@@ -61,7 +63,7 @@ class Part:
 
 def part(
     disk: Files, rank: int, routes: Sequence[Route], wants: Wants, first: Index, own: Optimizers,
-    then: fetch.Then, rooms: Rooms, wish: Wish | None = None, filled: Filled | None = None,
+    pump: Pump | None, rooms: Rooms, wish: Wish | None = None, filled: Filled | None = None,
 ) -> Part:  # fmt: skip
     """One writer's part. `first` is the index of the first route's base; `own` are the program's optimizers. What has
     no place in the program lies in `rooms` until the next part is read. With a `wish` only its boxes are replayed.
@@ -70,7 +72,7 @@ def part(
     rooms.begin()
     seating = _Seating(disk, rank, routes, wants, first, own, rooms, wish, first, filled)
     ways = [
-        DiskWay(disk, rank, route, partial(seating.seats, route), known, then, rooms.pages)
+        DiskWay(disk, rank, route, partial(seating.seats, route), known, pump, rooms.pages)
         for route, known in zip(routes, [first, *[None] * (len(routes) - 1)], strict=True)
     ]
     ways[0] = replace(ways[0], fetched=filled is not None)
@@ -151,23 +153,26 @@ class _Seating:
         _sit(self.narrow(index), tensors, roster)
 
 
-def expect(disk: Files, rank: int, route: Route, wants: Wants, index: Index) -> None:
-    """Let the disk begin with this writer's part, while another's is still being dealt with."""
-    needed = _needed(index, wants)
-    fetch.expect(disk, rank, route.base, index, lambda stored: stored.tensor.name.removeprefix("model/") in needed)
+def course(rank: int, route: Route, wants: Wants, index: Index) -> Course:
+    """What will be read of a writer's base."""
+    path = names.tensors(rank, route.base.step, route.base.epoch)
+    return Course.of(path, index, index.tensors if route.records else _wanted(index, wants))
 
 
 def reading(route: Route, wants: Wants, index: Index) -> tuple[int, int]:
     """How many bytes of a writer's files are read, and how many they hold. Where there is a log, all of them."""
     held = sum(stored.tensor.nbytes for stored in index.tensors)
     log = sum(record.frame.nbytes for record in route.records)
-    needed = _needed(index, wants)
-    states = owners(index)
-    wanted = sum(
-        stored.tensor.nbytes for stored in index.tensors
+    return held + log if log else sum(stored.tensor.nbytes for stored in _wanted(index, wants)), held + log
+
+
+def _wanted(index: Index, wants: Wants) -> list[Stored]:
+    """Parameters of which the program wants something, with their state."""
+    needed, states = _needed(index, wants), owners(index)
+    return [
+        stored for stored in index.tensors
         if states.get(name := stored.tensor.name, ("", name.removeprefix("model/"), ""))[1] in needed
-    )  # fmt: skip
-    return held + log if log else wanted, held + log
+    ]  # fmt: skip
 
 
 def _context_alone(way: DiskWay, wants: Wants) -> Recovered | None:

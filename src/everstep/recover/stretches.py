@@ -5,15 +5,14 @@ from dataclasses import dataclass
 
 import torch
 
+from everstep.recover.pump import Course
 from everstep.recover.scatter import Scatter
 from everstep.store import names
 from everstep.store.base import Index, Stored
-from everstep.store.disk import Source
 from everstep.store.manifest import BaseEntry
 
-STRETCH_BYTES = 64 << 20
-"""What one thread takes at a time, at most. The longer someone reads from front to back, the more the kernel asks the
-disk for at once, and the larger are the pages that it reads to: both take less of the processors."""
+STRETCH_BYTES = 16 << 20
+"""What one thread takes at a time, at most."""
 SHARES = 4
 """Into so many stretches each thread's part of a file is cut at least, or the last ones would be waited for."""
 PIECE_BYTES = 1 << 20
@@ -44,6 +43,10 @@ class Job:
         found = [stored for stored in self.index.tensors if stored.tensor.name in self.targets]
         return sorted(found, key=lambda stored: stored.offset)
 
+    @property
+    def course(self) -> Course:
+        return Course.of(self.path, self.index, self.wanted)
+
 
 @dataclass(frozen=True, slots=True)
 class Span:
@@ -61,11 +64,10 @@ class Stretch:
     job: Job
     spans: list[Span]
 
-    def expect(self, source: Source) -> None:
-        """All of it is asked for at once: while one piece of it is digested the disk has something to do."""
-        start = self.spans[0].stored.offset + self.spans[0].first
-        end = self.spans[-1].stored.offset + self.spans[-1].last
-        source.expect(self.job.index.header_bytes + start, end - start)
+    @property
+    def end(self) -> int:
+        """Where it ends in the file."""
+        return self.job.index.header_bytes + self.spans[-1].stored.offset + self.spans[-1].last
 
 
 def cut(job: Job, threads: int) -> Iterator[Stretch]:

@@ -11,8 +11,8 @@ from everstep.codec import body
 from everstep.errors import Damaged
 from everstep.recover import load
 from everstep.recover.choose import Route
-from everstep.recover.fetch import Then
 from everstep.recover.pages import Pages
+from everstep.recover.pump import Pump
 from everstep.recover.replay import read
 from everstep.ring.held import Held
 from everstep.ring.ring import Ring
@@ -47,7 +47,8 @@ class DiskWay:
     seats: load.Seats = load.rooms
     index: Index | None = None
     """Of the base, where it has been read already."""
-    then: Then = lambda: None
+    pump: Pump | None = None
+    """What brings the base into the cache, where that has begun already."""
     pages: Pages | None = None
     """Memory for records, where others were read before."""
     fetched: bool = False
@@ -70,7 +71,7 @@ class DiskWay:
         return len(self.route.records)
 
     def load(self) -> tuple[Index, dict[str, torch.Tensor], Mapping[str, int]]:
-        given = (self.disk, self.rank, self.route.base, self.seats, self.index, self.then)
+        given = (self.disk, self.rank, self.route.base, self.seats, self.index, self.pump)
         return *load.load(*given, fetched=self.fetched), {}
 
     def records(self) -> Iterator[tuple[int, body.Body]]:

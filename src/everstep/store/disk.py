@@ -30,8 +30,6 @@ class Source(Protocol):
     """A file open for reading. Its size is taken once; a reader never looks beyond it."""
 
     size: int
-    far: bool
-    """Whether one who reads it from front to back need not say what is next."""
 
     def read(self, offset: int, length: int) -> bytes: ...
     def read_into(self, offset: int, target: memoryview) -> None: ...
@@ -74,7 +72,6 @@ class OpenFile:
         told = os.fstat(descriptor)
         self.size = told.st_size
         self._ahead_bytes = ahead_bytes(told.st_dev)
-        self.far = self._ahead_bytes >= FAR_BYTES
 
     def read(self, offset: int, length: int) -> bytes:
         """`length` bytes at `offset`; EOFError when the file became shorter than it was when opened."""
@@ -93,12 +90,25 @@ class OpenFile:
             target, offset = target[count:], offset + count
 
     def expect(self, offset: int, length: int) -> None:
-        """These bytes will be read soon: let the disk begin. Nothing is waited for, and nothing can go wrong."""
+        """These bytes will be read soon: bring them into the kernel's cache, or let the disk begin with that. Nothing
+        can go wrong."""
         with contextlib.suppress(OSError):
+            if self._ahead_bytes >= FAR_BYTES:
+                self._pass(offset, length)
+                return
             step = min(ADVICE_BYTES_MAX, max(ADVICE_BYTES_MIN, self._ahead_bytes))
             for at in range(offset, offset + length, step):
                 count = min(step, offset + length - at)
                 os.posix_fadvise(self._descriptor, at, count, os.POSIX_FADV_WILLNEED)
+
+    def _pass(self, offset: int, length: int) -> None:
+        """Read them, to nowhere: nothing is copied."""
+        nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            while length and (count := os.sendfile(nowhere, self._descriptor, offset, length)):
+                offset, length = offset + count, length - count
+        finally:
+            os.close(nowhere)
 
     def locked(self) -> bool:
         """Whether another open file holds a lock on this one."""
