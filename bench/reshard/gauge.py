@@ -13,18 +13,19 @@ from pathlib import Path
 STRETCH_BYTES = 64 << 20
 BLOCK_BYTES = 1 << 20
 """A buffer of this size gave a raw read more than one of 8 MiB."""
-THREADS = 4
+READERS = 4
+"""On a host, whichever ranks they are of."""
 POPULATE_WRITE = 23
 """Of madvise: pages for all of it, now."""
+REPORTED = Path("/sys/module/page_reporting/parameters/reported_kib")
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """`asked`: read by system calls, from the page cache too. `fetched`: by this process, from the disk itself.
-    `written`: to files; what ranks say to each other through sockets is not in it."""
+    """`fetched`: read from the disk itself, for this process. `written`: to files; what ranks say to each other through
+    sockets is not in it."""
 
     seconds: float
-    asked: int
     fetched: int
     written: int
     extra: int
@@ -41,15 +42,15 @@ def gauge(work: Callable[[], object]) -> Taken:
     after, peak = _io(), _status("VmHWM")
     stays = max(memory, _status("VmRSS"))
     return Taken(
-        spent, after["rchar"] - before["rchar"], after["read_bytes"] - before["read_bytes"],
-        after["write_bytes"] - before["write_bytes"], max(0, peak - stays),
+        spent, after["read_bytes"] - before["read_bytes"], after["write_bytes"] - before["write_bytes"],
+        max(0, peak - stays),
     )  # fmt: skip
 
 
 def together(ranks: list[Taken]) -> Taken:
     """Of ranks that began at once: the slowest, everything read and written, the most memory of one."""
     told = [asdict(one) for one in ranks]
-    total = {key: sum(one[key] for one in told) for key in ("asked", "fetched", "written")}
+    total = {key: sum(one[key] for one in told) for key in ("fetched", "written")}
     return Taken(max(one.seconds for one in ranks), extra=max(one.extra for one in ranks), **total)
 
 
@@ -62,16 +63,28 @@ def evict(root: Path) -> None:
         os.close(descriptor)
 
 
-def backed(nbytes: int) -> None:
-    """Touch so much memory and give it back: what is measured next finds memory that the machine really has.
+@contextlib.contextmanager
+def backed(nbytes: int) -> Iterator[None]:
+    """Touch so much memory, and give it back at the end: what is measured next finds memory that the machine really
+    has.
 
     A hypervisor takes free memory back after seconds, and gives it again more slowly than a disk reads. Whoever happens
-    to need it then would pay for what another way left; and on a host of its own nobody does.
+    to need it then would pay for what another way left; and on a host of its own nobody does. Ranks wait for each other
+    inside, or what the first gave back would be gone before the last is done.
     """
     room = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with contextlib.closing(room), contextlib.suppress(OSError):  # a kernel that lacks it is measured as it is
-        room.madvise(mmap.MADV_HUGEPAGE)
-        room.madvise(POPULATE_WRITE)
+    with contextlib.closing(room):
+        with contextlib.suppress(OSError):  # a kernel that lacks it is measured as it is
+            room.madvise(mmap.MADV_HUGEPAGE)
+            room.madvise(POPULATE_WRITE)
+        yield
+
+
+def taken_back() -> int:
+    """KiB that the hypervisor has taken back so far; 0 where none says so."""
+    with contextlib.suppress(OSError, ValueError):
+        return int(REPORTED.read_text())
+    return 0
 
 
 def warm(root: Path) -> None:
@@ -83,9 +96,9 @@ def files(root: Path) -> list[Path]:
     return sorted(path for path in root.rglob("*") if path.is_file())
 
 
-def read(paths: list[Path], first: int, count: int, threads: int = THREADS) -> None:
+def read(paths: list[Path], first: int, count: int, threads: int) -> None:
     """`count` bytes of the files one after the other from byte `first` on, around the end if need be; nothing is done
-    with them. Several threads take the next stretch in turn: of what was tried, the way to get most from a disk."""
+    with them. Where there are several threads, each takes the next stretch in turn."""
     sizes = [path.stat().st_size for path in paths]
     left = deque(range(0, count, STRETCH_BYTES))
 

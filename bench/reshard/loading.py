@@ -17,7 +17,7 @@ from bench.reshard.cases import Plan, Target
 from bench.reshard.gauge import Taken
 from bench.reshard.program import Program
 from bench.reshard.saving import beside, settings
-from bench.reshard.worlds import begun, first
+from bench.reshard.worlds import agreed, begun, first
 from everstep.capture.context import Context
 from everstep.capture.roster import call_the_roll
 from everstep.company import company
@@ -27,8 +27,10 @@ from everstep.recover.writers import Writers
 from everstep.store.disk import existing
 
 Cache = Literal["cold", "warm"]
-BACKED = 2
-"""So many times what is stored: the kernel's cache, and a state."""
+BACKED = 3
+"""So many times what is stored: the kernel's cache, a state, and what is taken back meanwhile."""
+TRIES = 4
+"""Of a cold load during which the hypervisor took memory back, whichever way it was: the fastest counts."""
 RAW, BASE, LOG, DCP, DCP_ALL = "raw", "base", "log", "dcp", "dcp, all of it"
 
 
@@ -36,7 +38,8 @@ RAW, BASE, LOG, DCP, DCP_ALL = "raw", "base", "log", "dcp", "dcp, all of it"
 class Loaded:
     """What one rank saw: every turn of every way, the two whole resumes, and the bytes that it holds at the end."""
 
-    turns: dict[tuple[str, Cache], list[Taken]]
+    turns: dict[tuple[str, Cache], list[list[Taken]]]
+    """Each with its tries."""
     resumes: dict[str, Taken]
     wanted: int
 
@@ -48,32 +51,40 @@ def load(rank: int, plan: Plan, target: Target, home: Path) -> Loaded:
     wanted, known = program.nbytes, program.digests()
     bases = [path for path in gauge.files(home / "run") if path.name.startswith("b000000000000")]
     stored = sum(path.stat().st_size for path in bases)
+    readers = max(1, gauge.READERS // world)
     ways: dict[str, tuple[Path, Callable[[], object]]] = {
-        RAW: (home / "run", lambda: gauge.read(bases, rank * stored // world, wanted)),
+        RAW: (home / "run", lambda: gauge.read(bases, rank * stored // world, wanted, readers)),
         BASE: (home / "run", lambda: _everstep(program, world, home / "run", 0)),
         DCP: (home / "dcp", lambda: dcp.load(prepared, checkpoint_id=str(home / "dcp"))),
         DCP_ALL: (home / "dcp", lambda: _dcp(program, home / "dcp")),
         LOG: (home / "run", lambda: _everstep(program, world, home / "run", plan.steps)),
     }
-    turns: dict[tuple[str, Cache], list[Taken]] = {}
+    turns: dict[tuple[str, Cache], list[list[Taken]]] = {}
     caches: tuple[Cache, Cache] = ("cold", "warm")
     for turn in range(plan.turns):
         for name in _shuffled(list(ways), turn):
             files, work = ways[name]
             for cache in caches:  # the second time the same bytes are still in memory
-                if name != RAW:
-                    program.forget()
-                prepared = _state(program) if name == DCP else {}
-                if name != DCP:
-                    program.optimizer.state.clear()
-                if first() and cache == "cold":
-                    gauge.evict(files)
-                begun()
-                if cache == "cold":
-                    gauge.backed(BACKED * stored // world)
+                tries: list[Taken] = []
+                disturbed = True
+                while disturbed and len(tries) < TRIES:
+                    if name != RAW:
+                        program.forget()
+                    prepared = _state(program) if name == DCP else {}
+                    if name != DCP:
+                        program.optimizer.state.clear()
+                    if first() and cache == "cold":
+                        gauge.evict(files)
                     begun()
-                turns.setdefault((name, cache), []).append(gauge.gauge(work))
-                begun()
+                    if cache == "cold":
+                        with gauge.backed(BACKED * stored // world):
+                            begun()
+                        begun()
+                    before = gauge.taken_back()
+                    tries.append(gauge.gauge(work))
+                    begun()
+                    disturbed = cache == "cold" and agreed(gauge.taken_back() != before)
+                turns.setdefault((name, cache), []).append(tries)
                 if turn == 0 and name in (BASE, DCP, DCP_ALL) and program.digests() != known:
                     raise SystemExit(f"{target.title}: {name} brought other bits than before")
     resumes = {name: _resume(program, home, step, BACKED * stored // world) for name, step in ((BASE, 0), (LOG, None))}
@@ -122,7 +133,8 @@ def _resume(program: Program, home: Path, step: int | None, backed: int) -> Take
     program.forget()
     program.optimizer.state.clear()
     begun()
-    gauge.backed(backed)
+    with gauge.backed(backed):
+        begun()
     begun()
     runs: list[everstep.Run] = []
 

@@ -4,6 +4,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 
 from bench.harness import Row
+from bench.reshard import gauge
 from bench.reshard.cases import SAVED, Plan, Target
 from bench.reshard.gauge import Taken, together
 from bench.reshard.loading import BASE, DCP, DCP_ALL, LOG, RAW, Cache, Loaded
@@ -34,7 +35,7 @@ def of_saving(model: str, saved: Sequence[Saved]) -> Iterator[Row]:
 def of_loading(model: str, plan: Plan, target: Target, ranks: Sequence[Loaded]) -> Iterator[Row]:
     """Medians over the turns, in which each way had its turn; a ratio is of two medians, as they stand in the rows."""
     turns = {
-        key: [together([one.turns[key][at] for one in ranks]) for at in range(plan.turns)] for key in ranks[0].turns
+        key: [_fastest([one.turns[key][at] for one in ranks]) for at in range(plan.turns)] for key in ranks[0].turns
     }
     wanted = sum(one.wanted for one in ranks)
     for cache in CACHES:
@@ -45,7 +46,7 @@ def of_loading(model: str, plan: Plan, target: Target, ranks: Sequence[Loaded]) 
         yield Row(case, "load, from a base", seconds[BASE], "s", said)
         yield Row(case, "faster than dcp.load", _ratio(dcp, base), "x", "dcp.load alone, state allocated", ">= 1")
         share = 100 * _ratio(turns[RAW, cache], base)
-        rate = f"raw: {wanted / GB / seconds[RAW]:.2f} GB/s, same bytes, four threads a rank"
+        rate = f"raw: {wanted / GB / seconds[RAW]:.2f} GB/s, same bytes, {gauge.READERS} readers in all"
         yield Row(case, "share of the raw read rate", share, "%", rate, ">= 80" if cache == "cold" else None)
         yield Row(case, f"load, from a base and {plan.steps} records", seconds[LOG], "s", "-")
         if cache == "cold":
@@ -64,7 +65,7 @@ def of_zero(model: str, target: Target, load_s: float, converted: Taken, loaded:
     yield Row(case, "converted and loaded by DeepSpeed", converted.seconds + loaded.seconds, "s", both)
     yield Row(case, "everstep is faster than both", (converted.seconds + loaded.seconds) / load_s, "x", both, ">= 1")
     yield Row(case, "everstep is faster than the conversion", converted.seconds / load_s, "x", both, ">= 5")
-    yield Row(case, "read by DeepSpeed's load", loaded.asked / GB, "GB", "-")
+    yield Row(case, "read from the disk by DeepSpeed's load", loaded.fetched / GB, "GB", "-")
 
 
 def not_measured(model: str, target: Target, why: str) -> Row:
@@ -73,12 +74,17 @@ def not_measured(model: str, target: Target, why: str) -> Row:
 
 
 def _costs(case: str, base: Taken, dcp: Taken, wanted: int) -> Iterator[Row]:
-    said = f"wanted: {wanted / GB:.2f} GB; DCP: {dcp.asked / GB:.2f} GB"
-    yield Row(case, "read by all ranks", base.asked / GB, "GB", said)
+    said = f"wanted: {wanted / GB:.2f} GB; DCP: {dcp.fetched / GB:.2f} GB"
+    yield Row(case, "read from the disk by all ranks", base.fetched / GB, "GB", said)
     yield Row(case, "written during the load", base.written / MIB, "MiB", f"DCP: {dcp.written / MIB:.1f} MiB", "<= 0")
     yield Row(
         case, "memory beyond the state, most of a rank", base.extra / MIB, "MiB", f"DCP: {dcp.extra / MIB:.0f} MiB"
     )
+
+
+def _fastest(ranks: Sequence[Sequence[Taken]]) -> Taken:
+    """Of the tries of a turn."""
+    return min((together(list(tried)) for tried in zip(*ranks, strict=True)), key=lambda taken: taken.seconds)
 
 
 def _middle(taken: Sequence[Taken]) -> float:

@@ -34,6 +34,14 @@ def first() -> bool:
     return not dist.is_initialized() or dist.get_rank() == 0
 
 
+def agreed(value: bool) -> bool:
+    """What the first rank says."""
+    told = [value]
+    if dist.is_initialized():
+        dist.broadcast_object_list(told)
+    return told[0]
+
+
 def _rank(rank: int, size: int, meeting: int, answers: Any, work: Callable[..., Any], given: tuple[Any, ...]) -> None:
     os.environ["LOCAL_WORLD_SIZE"] = str(size)
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // size))

@@ -36,6 +36,9 @@ class _Bytes:
     def read_into(self, offset: int, target: memoryview) -> None:
         target[:] = self.read(offset, len(target))
 
+    def expect(self, offset: int, length: int) -> None:
+        pass
+
     def close(self) -> None:
         pass
 

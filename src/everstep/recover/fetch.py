@@ -20,7 +20,7 @@ from everstep.capture.digests import total
 from everstep.errors import Damaged
 from everstep.recover.exchange import Exchange
 from everstep.recover.pages import memory
-from everstep.recover.pump import Pump
+from everstep.recover.pump import Pump, ranks_here
 from everstep.recover.scatter import Scatter
 from everstep.recover.stretches import PIECE_BYTES, Job, Seat, Stretch, cut, pieces
 from everstep.store import names
@@ -30,7 +30,7 @@ from everstep.store.manifest import BaseEntry
 from everstep.types import DTYPE_BYTES, Pair, printed
 
 THREADS = 4
-"""A disk needs several readers to give all it has; beyond four none of those measured gave more."""
+"""They digest and lay out what the pump has brought; beyond four none of the disks measured was used better."""
 PER_PROCESSOR = 8
 """Of those, on one host: ranks that share few processors have enough to do with fewer."""
 Found = list[tuple[str, Pair]]
@@ -175,10 +175,8 @@ def _prove(disk: Files, job: Job, sums: Mapping[str, list[Pair]]) -> None:
 
 
 def readers() -> int:
-    """How many threads read: fewer where ranks share few processors, as the launcher says."""
-    told = os.environ.get("LOCAL_WORLD_SIZE", "")
-    ranks = int(told) if told.isdecimal() else 1
-    return max(2, min(THREADS, PER_PROCESSOR * len(os.sched_getaffinity(0)) // max(1, ranks)))
+    """How many threads read: fewer where ranks share few processors."""
+    return max(2, min(THREADS, PER_PROCESSOR * len(os.sched_getaffinity(0)) // ranks_here()))
 
 
 @contextmanager

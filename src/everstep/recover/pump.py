@@ -4,6 +4,7 @@ Disks that count requests, as those of clouds do, give the more the larger those
 at once of one who reads in order. So one does that, and the many who digest and lay out what they read follow.
 """
 
+import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, suppress
@@ -13,11 +14,16 @@ from typing import Self
 
 from everstep.store.base import Index, Stored
 from everstep.store.disk import Files
+from everstep.store.memory import available_bytes
 
-LEAD_BYTES = 1024 << 20
-"""So far ahead of those who read, at most: it must still be in the cache when they come."""
+LEAD_BYTES = 1 << 30
+"""So far ahead of those who read, at most."""
+LEAD_SHARE = 4
+"""Less where memory is short: one part in so many of a rank's share of it, or it would be gone when they come."""
 STEP_BYTES = 16 << 20
 """Brought at a time: who waits for it need not wait for more."""
+PRIORITY = -10
+"""Where the system lets us."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +66,7 @@ class Pump:
         for course in courses:
             self._starts[course.path] = total
             total += course.end
+        self._lead = max(STEP_BYTES, min(LEAD_BYTES, available_bytes() // ranks_here() // LEAD_SHARE))
         self._brought = self._asked = 0
         self._over = False
         self._turn = threading.Condition()
@@ -74,6 +81,7 @@ class Pump:
         self._thread.join()
 
     def knows(self, path: str) -> bool:
+        """Whether it will come to this file."""
         return path in self._starts
 
     def wait(self, path: str, end: int) -> None:
@@ -88,6 +96,8 @@ class Pump:
             self._turn.wait_for(lambda: self._over or self._brought >= goal)
 
     def _run(self) -> None:
+        with suppress(OSError):  # it takes little of a processor, but at once: the disk waits meanwhile
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), PRIORITY)
         try:
             for course in self._courses:
                 start = self._starts[course.path]
@@ -107,7 +117,7 @@ class Pump:
     def _may(self, at: int) -> bool:
         """Go on from here, once those who read are near; False to end."""
         with self._turn:
-            self._turn.wait_for(lambda: self._over or at < self._asked + LEAD_BYTES)
+            self._turn.wait_for(lambda: self._over or at < self._asked + self._lead)
             return not self._over
 
     def _reached(self, at: int) -> None:
@@ -119,3 +129,9 @@ class Pump:
         with self._turn:
             self._over = True
             self._turn.notify_all()
+
+
+def ranks_here() -> int:
+    """How many ranks share this host, as the launcher says."""
+    told = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return max(1, int(told)) if told.isdecimal() else 1

@@ -103,8 +103,9 @@ def _onto_shards(
     reductions = fit(wanted, writers, asked)
     used, turns, absent = turns_of(writers, asked, wanted, roster)
     pump, pumped = None, turns
-    if ranks.world == 1 or os.environ.get("LOCAL_WORLD_SIZE") == str(ranks.world):  # on one host nobody passes files on
-        pump = pumps.enter_context(_pump(writers.disk, writers, turns, _by_logical(wanted)))
+    together = ranks.world == 1 or os.environ.get("LOCAL_WORLD_SIZE") == str(ranks.world)
+    if together:  # on one host nobody passes files on
+        pump = pumps.enter_context(_pump(writers.disk, writers, turns, _by_logical(wanted), together=True))
     if alone:
         list(map(writers.index, asked))  # what the program lacks is a difference as well
     refuse_diverged(writers.known)
@@ -127,7 +128,7 @@ def _onto_shards(
         turns = in_order(turns, [writers.index(at) for at in turns], reductions)
         if pump is None or files is not writers.disk or turns != pumped:
             pumps.close()
-            pump = pumps.enter_context(_pump(files, writers, turns, wants))
+            pump = pumps.enter_context(_pump(files, writers, turns, wants, together=together))
         wishes = agree(writers, turns, wanted.values(), ranks, can=device.type == "cpu" and not reductions)
         gather = partial(_gather, writers, turns, roster, wanted, wants, reductions, optimizers, device, pump)
         gathered = gather(files, wishes)
@@ -179,7 +180,7 @@ def _gather(
             one = (
                 seats.part(files, at, routes, wants, index, roster.optimizers, pump, rooms, wishes.get(at), read)
                 if device.type == "cpu"
-                else _beside(files, at, routes, device, roster.optimizers)
+                else _beside(files, at, routes, device, roster.optimizers, pump)
             )
             recovered, stand_in, theirs = one.recovered, one.stand_in, one.theirs
             log = f" and {recovered.records} records" if recovered.records else ""
@@ -203,8 +204,9 @@ def _by_logical(wanted: Mapping[str, Wanted]) -> dict[str, list[Wanted]]:
     return found
 
 
-def _pump(files: Files, writers: Writers, turns: Sequence[int], wants: seats.Wants) -> Pump:
-    return Pump(files, [seats.course(at, writers.routes(at)[0], wants, writers.index(at)) for at in turns])
+def _pump(files: Files, writers: Writers, turns: Sequence[int], wants: seats.Wants, *, together: bool) -> Pump:
+    routes = ((at, writers.routes(at)[0], writers.index(at)) for at in turns)
+    return Pump(files, [seats.course(at, route, wants, index, together=together) for at, route, index in routes])
 
 
 def _with_parts_of_others(ours: Recovered, others: Sequence[Recovered]) -> Recovered:
@@ -229,7 +231,7 @@ def _wanted(name: str, parameter: torch.Tensor, roster: Roster) -> Wanted:
 
 
 def _beside(
-    disk: Files, rank: int, routes: Sequence[choose.Route], device: torch.device, own: Optimizers
+    disk: Files, rank: int, routes: Sequence[choose.Route], device: torch.device, own: Optimizers, pump: Pump
 ) -> seats.Part:
     """One writer's part at the step, beside the program, on its device: there its optimizer rounds as it did."""
     built: list[tuple[Roster, Index]] = []
@@ -238,7 +240,7 @@ def _beside(
         built.append((assemble(index, tensors, replay=True, device=device, own=own), index))
         return built[-1][0]
 
-    found = recover([DiskWay(disk, rank, route) for route in routes], build)
+    found = recover([DiskWay(disk, rank, route, pump=pump) for route in routes], build)
     stand_in, index = built[-1]
     return seats.Part(found, stand_in, index.held, {})
 

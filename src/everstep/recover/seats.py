@@ -7,7 +7,7 @@ has, or for the boxes that are wanted, whose digests the ranks add up (`cuts`).
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, cast
@@ -153,25 +153,30 @@ class _Seating:
         _sit(self.narrow(index), tensors, roster)
 
 
-def course(rank: int, route: Route, wants: Wants, index: Index) -> Course:
-    """What will be read of a writer's base."""
+def course(rank: int, route: Route, wants: Wants, index: Index, *, together: bool) -> Course:
+    """What will be read of a writer's base. `together`: all who load are on this host, so they want the rest of each
+    tensor of which the program wants something."""
     path = names.tensors(rank, route.base.step, route.base.epoch)
-    return Course.of(path, index, index.tensors if route.records else _wanted(index, wants))
+    needed = _needed(index, wants)
+    if together and needed:
+        needed = {name for name, held in index.held.items() if held.logical in wants}
+    return Course.of(path, index, index.tensors if route.records else _of(index, needed))
 
 
 def reading(route: Route, wants: Wants, index: Index) -> tuple[int, int]:
     """How many bytes of a writer's files are read, and how many they hold. Where there is a log, all of them."""
     held = sum(stored.tensor.nbytes for stored in index.tensors)
     log = sum(record.frame.nbytes for record in route.records)
-    return held + log if log else sum(stored.tensor.nbytes for stored in _wanted(index, wants)), held + log
+    wanted = sum(stored.tensor.nbytes for stored in _of(index, _needed(index, wants)))
+    return held + log if log else wanted, held + log
 
 
-def _wanted(index: Index, wants: Wants) -> list[Stored]:
-    """Parameters of which the program wants something, with their state."""
-    needed, states = _needed(index, wants), owners(index)
+def _of(index: Index, parameters: Container[str]) -> list[Stored]:
+    """These parameters, with their state."""
+    states = owners(index)
     return [
         stored for stored in index.tensors
-        if states.get(name := stored.tensor.name, ("", name.removeprefix("model/"), ""))[1] in needed
+        if states.get(name := stored.tensor.name, ("", name.removeprefix("model/"), ""))[1] in parameters
     ]  # fmt: skip
 
 

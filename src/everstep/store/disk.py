@@ -67,9 +67,7 @@ class OpenFile:
     """`Source` over a descriptor."""
 
     def __init__(self, descriptor: int, path: str) -> None:
-        self._descriptor = descriptor
-        self._path = path
-        told = os.fstat(descriptor)
+        self._descriptor, self._path, told = descriptor, path, os.fstat(descriptor)
         self.size = told.st_size
         self._ahead_bytes = ahead_bytes(told.st_dev)
 
@@ -103,6 +101,7 @@ class OpenFile:
 
     def _pass(self, offset: int, length: int) -> None:
         """Read them, to nowhere: nothing is copied."""
+        os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_SEQUENTIAL)  # reads ahead twice as far
         nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
         try:
             while length and (count := os.sendfile(nowhere, self._descriptor, offset, length)):

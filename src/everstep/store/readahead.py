@@ -1,9 +1,10 @@
 """How far the kernel reads ahead of one who reads a file from front to back: 128 KiB on most machines, megabytes where
 someone has set it so.
 
-Where it reads far, it does that better than anyone can ask it to: in large requests, to large pages. Elsewhere it has
-to be advised. It takes no more advice at a time than it reads ahead by itself, and drops the rest without a word. Disks
-that count requests, as those of clouds do, give the more the larger they are.
+Where it reads far, it does that better than anyone can ask it to: in large requests, to large pages; so what will be
+needed is read, to nowhere. Elsewhere it has to be advised. It takes no more advice at a time than it reads ahead by
+itself, and drops the rest without a word. Disks that count requests, as those of clouds do, give the more the larger
+they are.
 """
 
 import os
