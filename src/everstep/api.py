@@ -89,7 +89,7 @@ class Run:
         self._link = link
         self._program = program
         self._ranks = ranks
-        self._peers = Peers(disk, ranks.rank, ())
+        self._peers = Peers(disk, ())
         self._settings = settings
         self._recording: Recording | None = None
         self._pid = os.getpid()
@@ -112,7 +112,7 @@ class Run:
         memory = self._from_memory(step) if joint is None else joint.reached if joint.memory else None
         epoch, replayed, reached = (None, None, memory) if memory is not None else self._from_disk(step, joint)
         self._program.arrived(restored=self._ledger is not None)
-        recording = Recording(self._link, self._program, self._settings, self._mover())
+        recording = Recording(self._link, self._program, self._settings, self._mover(), together=self._ranks.world > 1)
         if replayed is not None and self._ledger is not None:
             log_bytes = sum(record.frame.nbytes for record in replayed.records)
             recording.resumed(replayed.base.nbytes, log_bytes, len(replayed.records), self._ledger.replay_seconds)
@@ -163,8 +163,8 @@ class Run:
         left = None if timeout is None else max(0.0, timeout - (time.monotonic() - began))
         if not self._peers.wait(wanted, left):
             raise NotAcknowledged(
-                f"step {wanted} is on disk here, but rank {self._peers.slowest} has only {self._peers.acknowledged} "
-                "there. See its health."
+                f"step {wanted} is on disk here, but the newest that all ranks have is {self._peers.acknowledged}. "
+                f"Rank {self._peers.slowest} is behind: see its health."
             )
         return self.acknowledged()
 

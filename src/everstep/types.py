@@ -18,6 +18,8 @@ DTYPE_BYTES = {
 
 Bytes = bytes | bytearray | memoryview
 
+Span = tuple[int, int]
+"""The first and the last of several steps."""
 Pair = tuple[int, int]
 """A tensor's digest as two 64-bit sums."""
 

@@ -173,7 +173,7 @@ def witness_before_sync() -> Iterator[None]:
         while batch := self._next_batch():
             step = batch[-1].record.step
             if self.acknowledged >= 0:
-                self._disk.mark(self._witness, witness.pack(self._book.manifest.epoch, step))
+                self._disk.mark(self._witness, witness.pack(self._book.manifest.epoch, ((step, step),)))
             self._writer.write([item.record for item in batch], self.acknowledged)
             self._acknowledge(batch)
 

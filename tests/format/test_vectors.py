@@ -107,9 +107,9 @@ def test_a_record_of_dcp_reads_back_and_has_the_name_that_the_page_gives() -> No
 
 
 def test_a_witness_reads_back_for_its_own_epoch_only() -> None:
-    assert witness.parse(PAGE["witness"], 1) == 7
+    assert witness.parse(PAGE["witness"], 1) == witness.Noted(7, ((0, 4), (6, 7)))
     assert witness.parse(PAGE["witness"], 2) is None
-    assert witness.parse(PAGE["witness-none"], 2) == -1
+    assert witness.parse(PAGE["witness-none"], 2) == witness.Noted(-1, ())
 
 
 def test_a_safetensors_header_is_aligned() -> None:

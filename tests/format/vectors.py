@@ -57,8 +57,8 @@ def made() -> dict[str, bytes]:
         "record-rebase": b"".join(rebase),
         "body": body.head_piece(HEAD) + BLOB + body.padding(BLOB),
         "safetensors-header": base.safetensors_header(stored, 3),
-        "witness": witness.pack(1, 7),
-        "witness-none": witness.pack(2, -1),
+        "witness": witness.pack(1, ((0, 4), (6, 7))),
+        "witness-none": witness.pack(2, ()),
     }
 
 

@@ -75,9 +75,12 @@ def test_the_head_of_a_segment(data: bytes) -> None:
 
 
 @fuzz
-@given(st.binary(max_size=40), st.integers(0, 9))
-def test_a_witness(data: bytes, epoch: int) -> None:
-    assert witness.parse(data, epoch) is None or witness.pack(epoch, witness.parse(data, epoch)) == data
+@given(st.binary(max_size=40), st.integers(0, 9), st.integers(-1, 50))
+def test_a_witness(data: bytes, epoch: int, step: int) -> None:
+    found = witness.parse(data, epoch)
+    assert found is None or data.startswith(witness.pack(epoch, found.spans)[: witness.HEAD.size])
+    head = witness.pack(epoch, ((0, step),) if step >= 0 else ())[: witness.HEAD.size]
+    assert witness.parse(head + data, epoch) == witness.Noted(step, ((step, step),) if step >= 0 else ())
 
 
 @fuzz

@@ -20,7 +20,7 @@ def newest(files: Files) -> int:
 def with_witness(files: Files, step: int | None) -> Files:
     """The run as it would be had `step` been noted last; None: the note was lost."""
     rest = {name: data for name, data in files.items() if name != ACK}
-    return rest if step is None else rest | {ACK: witness.pack(2, step)}
+    return rest if step is None else rest | {ACK: witness.pack(2, ((step, step),))}
 
 
 def ends(files: Files) -> list[int]:

@@ -31,13 +31,14 @@ def _cohort(disk: Disk, path: str) -> dict[str, Any] | None:
     known = cohorts.load_all(disk)
     if not known:
         return None
-    held = inventories(disk, path, known[0].epochs) or []
+    epochs = cohorts.tips(disk, known)
+    held = inventories(disk, path, epochs) or []
     return {
         "number": known[0].number,
         "writers": len(known[0].epochs),
-        "epochs": list(known[0].epochs),
+        "epochs": list(epochs),
         "steps": together(held),
-        "acknowledged": min((inventory.acknowledged for inventory in held), default=-1),
+        "acknowledged": cohorts.newest([inventory.promised for inventory in held]),
     }
 
 

@@ -20,7 +20,7 @@ from everstep.ring import ring as words
 from everstep.ring.held import held
 from everstep.ring.ring import UPDATE, Ring
 from everstep.store import cohort as cohorts
-from everstep.store import names
+from everstep.store import names, prune
 from everstep.store.disk import Disk
 from everstep.store.memory import Block
 
@@ -183,6 +183,9 @@ class Desk:
 
     def _open(self, ours: lease.Lease, ring: Ring, asked: Begin) -> bool:
         inventory = survey(self._disk, self._path, rank=self.rank, epoch=asked.epoch)
+        if asked.revived and inventory.epoch is not None:  # the keeper before may itself have had a dead one's place
+            newest = prune.tip(inventory.manifest, inventory.epoch)
+            inventory = survey(self._disk, self._path, rank=self.rank, epoch=newest)
         parent = inventory.epoch if asked.memory else asked.epoch
         step = _reached(inventory) if asked.revived else asked.step
         on_disk = parent is not None and any(first <= step <= end for first, end in inventory.spans())
@@ -197,7 +200,8 @@ class Desk:
             self._disk, ours.book, writer, retain_bytes_max=asked.retain_bytes_max,
             noted=self._say, floor=self._floor,
         )  # fmt: skip
-        self._keeper.start(step, based=on_disk, before=before)
+        past = () if parent is None else [(first, min(end, step)) for first, end in inventory.spans() if first <= step]
+        self._keeper.start(step, based=on_disk, spans=past)
         for area in range(words.AREAS_MAX):  # what another keeper was to write is lost with it: it is asked for again
             ring.say(words.W_DONE + area, ring.word(words.W_ASSIGNED + area))
         first = _after(ring, step) if asked.revived else ring.word(words.W_HEAD)
@@ -213,9 +217,9 @@ class Desk:
         """The newest step that all writers of the cohort have on disk; while that cannot be told, nothing is to go."""
         try:
             known = cohorts.load_all(self._disk)
+            return cohorts.Peers(self._disk, cohorts.tips(self._disk, known) if known else ()).acknowledged
         except Damaged:
             return -1
-        return cohorts.Peers(self._disk, self.rank, known[0].epochs if known else ()).acknowledged
 
     def _settle(self) -> None:
         """The trainer is dead: what it had not finished never was."""

@@ -10,7 +10,7 @@ import dataclasses
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import msgspec
@@ -25,6 +25,7 @@ from everstep.log.writer import Writer
 from everstep.store import names, prune, witness
 from everstep.store.disk import Disk
 from everstep.store.manifest import BaseEntry, Book, Manifest
+from everstep.types import Span
 
 LOGGER = logging.getLogger("everstep")
 RETRY_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0)
@@ -53,9 +54,9 @@ class Keeper:
         self._rate = 0.0
         self._said: set[str] = set()
 
-    def start(self, step: int, *, based: bool, before: int = -1) -> None:
-        """Begin after `step`; `based` says whether that step can be restored already, `before` what could be before."""
-        self._frontier = Frontier(step, based=based, before=before)
+    def start(self, step: int, *, based: bool, spans: Sequence[Span] = ()) -> None:
+        """Begin after `step`; `based` says whether that step can be restored already, `spans` what could be before."""
+        self._frontier = Frontier(step, based=based, spans=spans)
         self._shared.committed = step
         rank, epoch = self._book.manifest.writer, self._book.manifest.epoch
         self._witness = self._disk.create(names.witness(rank, epoch))
@@ -114,8 +115,7 @@ class Keeper:
     @property
     def health(self) -> Health:
         with self._changed:
-            shared, acknowledged = self._shared, self._frontier.acknowledged
-            return shared.health(acknowledged)
+            return self._shared.health(self._frontier.acknowledged)
 
     @property
     def bytes_per_s(self) -> float:
@@ -132,17 +132,14 @@ class Keeper:
         Only a base can close the gap.
         """
         with self._changed:
-            refused = [item for item in self._shared.items if item.state == "writing"] if self._refused else []
+            refuses = "log" in self._shared.errors
+            refused = [item for item in self._shared.items if refuses and item.state == "writing"]
             dropped = self._shared.drop()
             for item in dropped:
                 item.release()
             self._yields = bool(refused)
             self._changed.notify_all()
             return [item.record.step for item in (*refused, *dropped)]
-
-    @property
-    def _refused(self) -> bool:
-        return "log" in self._shared.errors
 
     def idle(self, seconds: float) -> bool:
         """Whether everything that was handed over is written, or never will be, after at most `seconds`."""
@@ -319,7 +316,9 @@ class Keeper:
         # Not with the other lock: a disk with much to write makes even this wait. The note may be lost, the log is not.
         with self._noting, contextlib.suppress(OSError):
             if self._witness is not None:
-                self._disk.mark(self._witness, witness.pack(self._book.manifest.epoch, self.acknowledged))
+                with self._changed:
+                    spans = self._frontier.spans
+                self._disk.mark(self._witness, witness.pack(self._book.manifest.epoch, spans))
         with self._changed:
             self._noted()
             self._changed.notify_all()

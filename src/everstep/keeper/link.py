@@ -99,11 +99,11 @@ class Link:
         elif pins is not None:
             pins.pin(self._ring.block)
         self._left = {}
-        settings = self._settings
-        self._asked = Begin(
-            step, epoch, memory, settings.segment_bytes, settings.retain_bytes_max, settings.linger_seconds
-        )
-        return self._caller.request(self._asked).held
+        told = self._settings
+        asked = Begin(step, epoch, memory, told.segment_bytes, told.retain_bytes_max, told.linger_seconds)
+        held = self._caller.request(asked).held
+        self._asked = msgspec.structs.replace(asked, epoch=self.epoch, memory=True, revived=True)  # by a successor
+        return held
 
     def _adopt(self, pins: Pins | None) -> None:
         """Go on in the ring that another trainer began."""
@@ -344,7 +344,7 @@ class Link:
             self._caller.request(Share(-1), [self.ring.block.descriptor])
             for number in self.areas.numbers:
                 self._caller.request(Share(number), [self.areas[number].block.descriptor])
-            self._caller.request(msgspec.structs.replace(self._asked, memory=True, revived=True))
+            self._caller.request(self._asked)
             self._served = True
         except (EverstepError, Gone) as failed:
             self.warn(f"no keeper: {failed} Steps are in memory only.")

@@ -8,6 +8,7 @@ from everstep.log.reader import Located, Scanned, scan
 from everstep.store import prune, witness
 from everstep.store.disk import Disk
 from everstep.store.manifest import BaseEntry, Identity, Manifest, Segment, load_identity, load_newest
+from everstep.types import Span
 
 RETRIES = 3
 
@@ -24,10 +25,12 @@ class Inventory:
     records: dict[int, Located] = field(default_factory=dict)
     segments: list[tuple[Segment, Scanned]] = field(default_factory=list)
     damages: list[Damaged] = field(default_factory=list)
+    promised: tuple[Span, ...] = ()
+    """The steps that were seen to be acknowledged, as first and last of each stretch."""
 
-    def spans(self) -> list[tuple[int, int]]:
+    def spans(self) -> list[Span]:
         """The steps that can be restored, as first and last of each unbroken stretch, oldest first."""
-        found: list[tuple[int, int]] = []
+        found: list[Span] = []
         for entry in self.bases:
             last = self.reach(entry.step)
             if found and entry.step <= found[-1][1] + 1:
@@ -81,8 +84,9 @@ def _survey(disk: Disk, identity: Identity, manifest: Manifest, epoch: int | Non
         held = sorted(term.epoch for term in manifest.terms if term.from_step is not None)
         raise StepNotHeld(f"the run has no epoch {epoch}; it has {held}.")
     newest = path[0][0] if path else None
+    seen = promised(disk, manifest, newest)
     found = Inventory(
-        identity, manifest, newest, acknowledged(disk, manifest, newest), prune.on_branch(manifest, epoch)
+        identity, manifest, newest, seen[-1][1] if seen else -1, prune.on_branch(manifest, epoch), promised=seen
     )
     before: int | None = None
     after: tuple[int, int] | None = None  # the epoch and step that `before` belongs to
@@ -111,9 +115,15 @@ def _survey(disk: Disk, identity: Identity, manifest: Manifest, epoch: int | Non
 
 def acknowledged(disk: Disk, manifest: Manifest, epoch: int | None) -> int:
     """The newest step of this epoch that anyone saw acknowledged; -1 when nobody did."""
+    return max((last for _, last in promised(disk, manifest, epoch)), default=-1)
+
+
+def promised(disk: Disk, manifest: Manifest, epoch: int | None) -> tuple[Span, ...]:
+    """The steps of this epoch's branch that anyone saw acknowledged, the newest last."""
     if epoch is None:
-        return -1
+        return ()
     settled = [term.epoch for term in manifest.terms if term.from_step is not None]
     noted = manifest.acknowledged if settled and settled[-1] == epoch else -1
     seen = witness.load(disk, manifest.writer, epoch)
-    return max(noted, -1 if seen is None else seen)
+    spans = () if seen is None else seen.spans
+    return spans if noted <= (-1 if seen is None else seen.step) else (*spans, (noted, noted))

@@ -106,7 +106,7 @@ def _join(
     offer = Offer(link.epoch, first, last, in_step.needed(program.roster))
     said = _met(ranks, "cohort", lambda offers: _decide(disk, url, step, offers), msgspec.json.encode(offer).decode())
     decision = msgspec.json.decode(said, type=Decision)
-    cohort, peers = decision.cohort, Peers(disk, ranks.rank, decision.cohort.epochs)
+    cohort, peers = decision.cohort, Peers(disk, decision.cohort.epochs)
     if decision.memory and left is not None:
         ledger = _from_memory(left, cohort.step, program, link, ranks, strict=strict)
         if (

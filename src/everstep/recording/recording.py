@@ -34,9 +34,9 @@ PIN_SECONDS = 600.0
 
 
 class Recording:
-    """One run's steps. `commit` hands one over."""
+    """One run's steps. `commit` hands one over. If `together`, other ranks do the same with theirs."""
 
-    def __init__(self, link: Link, program: Program, settings: Settings, mover: Mover) -> None:
+    def __init__(self, link: Link, program: Program, settings: Settings, mover: Mover, *, together: bool) -> None:
         self._link = link
         self._program = program
         self._settings = settings
@@ -47,7 +47,7 @@ class Recording:
             program.roster, mover, self._take, captures=captures, rounds=captures and settings.gradients == "bf16",
             by_layer=settings.source == "layer", about_to_step=self._confirm,
         )  # fmt: skip
-        self._states = States(link, program, settings, mover, self._vouch)
+        self._states = States(link, program, settings, mover, self._vouch, together=together)
         self._proof = Proof() if not self._hooks.exact else None
         self._unsettled: list[tuple[int, int]] = []
         self._awaited = -1
@@ -117,7 +117,7 @@ class Recording:
         hooks.reset()
         self._gap = not recorded
         self.recorded = step if recorded else self.recorded
-        self._states.stepped()
+        self._states.stepped(step)
         link.poke()
         return step
 
@@ -200,7 +200,7 @@ class Recording:
         if whole:
             self._digest(step)
         due = self._pace.recorded(taken.nbytes, time.perf_counter()) or self._link.wants_base or self._owed
-        to_disk = due and self._states.affordable(to_disk=True) and not self._link.base_in_hand
+        to_disk = due and self._states.welcome(step)
         if not (to_disk and self._state(step, to_disk=True)) and self._states.take_part(step, taken.nbytes):
             self._hooks.say_all()
         return True
@@ -231,7 +231,7 @@ class Recording:
         self._abandon()
         self._hooks.handed_over()
         alone = self._link.areas.count == 1  # then only the disk can hold a state
-        to_disk = self._link.wait_for_base(self._stall if alone else 0.0)
+        to_disk = self._link.wait_for_base(self._stall) if alone else self._states.welcome(step)
         if alone and not to_disk:
             self._give_up(step, "the disk was still writing the state before it")
             return False
@@ -257,7 +257,7 @@ class Recording:
     def _states_help(self) -> bool:
         """Whether a state now closes a gap for long. Any sooner, and every step would cost a whole one."""
         ring, unread = self._link.ring.data_bytes, self._link.pen.unread_bytes
-        return 2 * unread <= ring and self._states.affordable(to_disk=False)
+        return 2 * unread <= ring and self._states.affordable()
 
     def _state(self, step: int, *, to_disk: bool, must: bool = False) -> bool:
         """The whole state as it is now. False when there is no room for it."""

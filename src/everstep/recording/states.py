@@ -23,6 +23,7 @@ from everstep.ring.pen import Extent
 from everstep.ring.ring import Ring
 from everstep.ring.size import GIB
 from everstep.settings import Settings
+from everstep.tune.beat import Beat
 
 AREA_SPARE_BYTES = 1 << 20
 RECORDS_SPARE = 4
@@ -49,10 +50,11 @@ class States:
     """`vouch` is told of every entry that is written here."""
 
     def __init__(
-        self, link: Link, program: Program, settings: Settings, mover: Mover, vouch: Callable[[int, int], None]
-    ) -> None:
+        self, link: Link, program: Program, settings: Settings, mover: Mover, vouch: Callable[[int, int], None],
+        *, together: bool,
+    ) -> None:  # fmt: skip
         self._link, self._program, self._settings, self._mover, self._vouch = link, program, settings, mover, vouch
-        self._camera = Camera()
+        self._camera, self._beat = Camera(), Beat(shared=together)
         self._planner = Planner(mover.bus_bytes_per_s)
         spreads = program.per_parameter and mover.bus_bytes_per_s is not None
         self._sizes = measure(program.roster, program.context, settings, link.left_bytes, spreads=spreads)
@@ -65,12 +67,23 @@ class States:
         self._costly = False
         """Whether training waits for each state of the memory tier."""
         self._disk_after = self._memory_after = 0.0
+        self.alone = settings.source == "state"
+        """Whether a whole state is taken at every step, and nothing else."""
         self.in_parts = False
         """Whether whole states, one per step, have turned out to cost more than parts of them with gradients would."""
 
-    def affordable(self, *, to_disk: bool) -> bool:
-        """Whether training has gone on for long enough since it last waited for a state."""
-        return time.perf_counter() >= (self._disk_after if to_disk else self._memory_after)
+    def affordable(self) -> bool:
+        """Whether training has gone on for long enough since it last waited for a state of the memory tier."""
+        return time.perf_counter() >= self._memory_after
+
+    def welcome(self, step: int) -> bool:
+        """Whether the disk could take a base of this step, beside those that other ranks take."""
+        return self._beat.on(step) and self._free
+
+    @property
+    def _free(self) -> bool:
+        """Whether the disk has written the base before, and training has gone on for long enough since it waited."""
+        return not self._link.base_in_hand and time.perf_counter() >= self._disk_after
 
     @property
     def predicted(self) -> float | None:
@@ -100,8 +113,10 @@ class States:
         """For states as large as they will probably be."""
         self._link.areas.prepare(self._sizes.state_bytes + AREA_SPARE_BYTES)
 
-    def stepped(self) -> None:
+    def stepped(self, step: int) -> None:
         self._planner.stepped(time.perf_counter(), self._mover.waited_seconds)
+        if self._beat.busy and self._free:
+            self._beat.ended(step)
 
     def take(self, step: int, *, to_disk: bool, must: bool = False) -> int | None:
         """The whole state as it is now: its size; None when there is no room. What `must` be is waited for."""
@@ -115,12 +130,13 @@ class States:
         plan = self._planner.plan(fixed.described, self._record_bytes, spread=False)
         rested = time.perf_counter() + plan.stall_seconds / WAITING_SHARE
         if to_disk:
-            self._disk_after = rested
+            self._disk_after = 0.0 if self.alone else rested
         if self._costly:
             self._memory_after = rested
-        if self._settings.source == "state" and not self.in_parts:
+        if self.alone:
             self._predict(plan, 0)
             self.in_parts = self._better_in_parts(plan, fixed)
+            self.alone = not self.in_parts
         later = plan.snapshots if self._packs else frozenset()
         now = tuple(at for at in plan.rounds[0] if at not in later) if later else plan.rounds[0]
         self._mover.copy(area.block, fixed.parcel(now))
@@ -128,6 +144,8 @@ class States:
         sequence = self._link.put_state(step, step, area, pieces, to_disk=to_disk)
         if sequence < 0:
             return None
+        if to_disk:
+            self._beat.began(step)
         if later:
             self._late = (area, fixed, tuple(sorted(later)), sequence, step, must)
         else:
@@ -217,7 +235,7 @@ class States:
         """Whether memory needs a newer state, before the records since the last fill the ring."""
         link = self._link
         link.settle()
-        if link.areas.count == 1 or link.tally.filling or not self.affordable(to_disk=False):
+        if link.areas.count == 1 or link.tally.filling or not self.affordable():
             return False
         spare = max((RECORDS_SPARE + self._rounds) * record_bytes, link.ring.data_bytes // 4)
         return link.tally.newest < 0 or link.pen.used_bytes + spare > link.ring.data_bytes

@@ -1,12 +1,14 @@
 """The newest step that all writers of a cohort can prove. Reads only."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from everstep.errors import Damaged, NotARun, StepNotHeld
 from everstep.log.inventory import Inventory, survey
 from everstep.store import cohort as cohorts
+from everstep.store.cohort import Cohort
 from everstep.store.disk import Disk
+from everstep.types import Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,18 +25,12 @@ def stand(disk: Disk, url: str, step: int | None = None) -> Stand | None:
     A cohort that died before all its writers held one common step is as if it had never begun.
     """
     known = cohorts.load_all(disk)
-    tried = [cohort.epochs for cohort in known]
-    if not known:
-        newest = _single(disk, url)
-        tried = [] if newest is None else [(newest,)]
-    elif known[-1].before:
-        tried.append(known[-1].before)
-    for epochs in tried:
+    for epochs in _tried(disk, url, known):
         held = inventories(disk, url, epochs)
         if held is None:
             continue
         found = common(held, step)
-        lost = min(inventory.acknowledged for inventory in held)
+        lost = cohorts.newest([inventory.promised for inventory in held])
         if step is None and lost > (-1 if found is None else found):
             raise _lost(held, lost, found)
         if found is not None:
@@ -60,15 +56,19 @@ def common(held: Sequence[Inventory], step: int | None = None) -> int | None:
     return spans[-1][1] if spans else None
 
 
-def together(held: Sequence[Inventory]) -> list[tuple[int, int]]:
+def together(held: Sequence[Inventory]) -> list[Span]:
     """The steps that every one of them can restore, as first and last of each stretch."""
-    found = held[0].spans() if held else []
-    for inventory in held[1:]:
-        found = [
-            (max(first, begin), min(last, end))
-            for first, last in found for begin, end in inventory.spans() if max(first, begin) <= min(last, end)
-        ]  # fmt: skip
-    return sorted(found)
+    return cohorts.shared([inventory.spans() for inventory in held])
+
+
+def _tried(disk: Disk, url: str, known: Sequence[Cohort]) -> Iterator[tuple[int, ...]]:
+    """The writers that may hold a step together, the newest first."""
+    for at in range(len(known)):
+        yield cohorts.tips(disk, known, at)
+    if known and known[-1].before:
+        yield known[-1].before
+    if not known and (newest := _single(disk, url)) is not None:
+        yield (newest,)
 
 
 def _single(disk: Disk, url: str) -> int | None:

@@ -10,11 +10,13 @@ from collections.abc import Sequence
 import msgspec
 
 from everstep.errors import Fenced
-from everstep.store import document, witness
+from everstep.store import document, names, prune, witness
 from everstep.store.disk import Disk, claim
-from everstep.store.manifest import Count
+from everstep.store.manifest import Count, load_newest
+from everstep.types import Span
 
 LOOK_SECONDS = 0.1
+SEARCH_SECONDS = 1.0
 NOBODY = 1 << 62
 NAME = re.compile(r"c(\d{8})\.json", re.ASCII)
 
@@ -45,33 +47,73 @@ def name_of(number: int) -> str:
     return f"c{number:08d}.json"
 
 
-class Peers:
-    """What the other writers of a cohort have acknowledged, from the notes they leave; looked at now and then."""
+def tips(disk: Disk, known: Sequence[Cohort], at: int = 0) -> tuple[int, ...]:
+    """The epochs in which the writers of a cohort ended: of a keeper that died another took the place."""
+    found, there = [], set(names.ranks(disk.names("")))
+    for rank, epoch in enumerate(known[at].epochs):
+        later = [cohort.epochs[rank] for cohort in known[:at] if rank < len(cohort.epochs)]
+        manifest = load_newest(disk, rank) if rank in there else None
+        found.append(epoch if manifest is None else prune.tip(manifest, epoch, min(later, default=None)))
+    return tuple(found)
 
-    def __init__(self, disk: Disk, rank: int, epochs: Sequence[int]) -> None:
+
+def shared(held: Sequence[Sequence[Span]]) -> list[Span]:
+    """The steps that are in every one of these, as first and last of each stretch."""
+    found = list(held[0]) if held else []
+    for spans in held[1:]:
+        found = [
+            (max(first, begin), min(last, end))
+            for first, last in found for begin, end in spans if max(first, begin) <= min(last, end)
+        ]  # fmt: skip
+    return sorted(found)
+
+
+def newest(held: Sequence[Sequence[Span]]) -> int:
+    """The newest of those steps; -1 for none."""
+    return max((last for _, last in shared(held)), default=-1)
+
+
+class Peers:
+    """What the writers of a cohort have on disk together, from the notes that they leave; looked at now and then.
+
+    The newest step of each does not tell: where disks get bases only, one may have a step that another has passed over.
+    """
+
+    def __init__(self, disk: Disk, epochs: Sequence[int]) -> None:
         self._disk = disk
-        self._others = [(at, epoch) for at, epoch in enumerate(epochs) if at != rank]
-        self._looked = 0.0
-        self._newest: dict[int, int] = {}
+        self._epochs = dict(enumerate(epochs)) if len(epochs) > 1 else {}
+        self._looked = self._searched = 0.0
+        self._held: dict[int, tuple[Span, ...]] = dict.fromkeys(self._epochs, ())
 
     @property
     def acknowledged(self) -> int:
-        """The newest step that all of them have on disk; without others, any step."""
-        if self._others and time.monotonic() - self._looked > LOOK_SECONDS:
+        """The newest step that all of them have on disk; where there is but one, any step."""
+        if self._epochs and time.monotonic() - self._looked > LOOK_SECONDS:
             self._looked = time.monotonic()
-            seen = {at: witness.load(self._disk, at, epoch) for at, epoch in self._others}
-            self._newest = {at: -1 if step is None else step for at, step in seen.items()}
-        return min(self._newest.values(), default=NOBODY)
+            self._look()
+        return newest(list(self._held.values())) if self._epochs else NOBODY
 
     @property
     def slowest(self) -> int:
-        return min(self._newest, key=lambda at: self._newest[at], default=-1)
+        return min(self._held, key=lambda rank: self._held[rank][-1:], default=-1)
 
     def wait(self, step: int, seconds: float | None) -> bool:
-        """Whether all of them have `step` on disk, after at most `seconds`."""
+        """Whether all of them have `step` on disk, or together a newer one, after at most `seconds`."""
         deadline = None if seconds is None else time.monotonic() + seconds
         while self.acknowledged < step:
             if deadline is not None and time.monotonic() >= deadline:
                 return False
             time.sleep(LOOK_SECONDS / 4)
         return True
+
+    def _look(self) -> None:
+        """A keeper that took a dead one's place has notes of its own: they are searched for where nothing is new."""
+        searches = self._looked - self._searched > SEARCH_SECONDS
+        for rank, epoch in self._epochs.items():
+            noted = witness.load(self._disk, rank, epoch)
+            still = noted is None or noted.spans == self._held[rank]
+            if still and searches:
+                self._epochs[rank] = max([epoch, *witness.epochs(self._disk, rank)])
+            if noted is not None:
+                self._held[rank] = noted.spans
+        self._searched = self._looked if searches else self._searched

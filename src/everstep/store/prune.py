@@ -39,6 +39,14 @@ def on_branch(manifest: Manifest, epoch: int | None = None) -> list[BaseEntry]:
     return sorted(held, key=lambda entry: (entry.step, entry.epoch))
 
 
+def tip(manifest: Manifest, epoch: int, below: int | None = None) -> int:
+    """The newest epoch that goes on from this one, of those before epoch `below`: a dead keeper's successors."""
+    for term in sorted(manifest.terms, key=lambda term: term.epoch):
+        if term.parent == epoch and term.from_step is not None and (below is None or term.epoch < below):
+            epoch = term.epoch
+    return epoch
+
+
 def branches(manifest: Manifest) -> list[int]:
     """The epochs in which an older branch ends, oldest first: they hold steps that no later epoch continues."""
     settled = [term for term in manifest.terms if term.from_step is not None]

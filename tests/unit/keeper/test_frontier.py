@@ -63,6 +63,7 @@ def test_it_is_the_newest_step_that_can_be_restored_and_never_goes_back(history:
         assert now >= before
         assert now == -1 or model.restorable(now)
         assert now == model.newest
+        assert all(model.restorable(s) for first, last in frontier.spans for s in range(first, last + 1))
         before = now
 
 
@@ -88,3 +89,44 @@ def test_a_base_does_not_acknowledge_beyond_the_log() -> None:
     frontier = Frontier(0, based=True)
     frontier.based(5)
     assert frontier.acknowledged == 0
+
+
+def test_what_was_left_behind_can_still_be_restored() -> None:
+    frontier = Frontier(0, based=True)
+    for step, rebase in ((1, False), (2, False), (7, True), (8, False), (12, True), (13, False)):
+        frontier.logged(step, rebase=rebase)
+    frontier.based(7)
+    assert frontier.spans == ((0, 2), (7, 8))
+    frontier.based(12)
+    assert frontier.spans == ((0, 2), (7, 8), (12, 13))
+
+
+def test_bases_that_follow_each_other_are_one_stretch() -> None:
+    frontier = Frontier(0, based=True)
+    for step in (1, 2, 3):
+        frontier.logged(step, rebase=True)
+        frontier.based(step)
+    assert frontier.spans == ((0, 3),)
+
+
+def test_a_log_that_goes_on_says_what_was_there_before() -> None:
+    frontier = Frontier(20, based=False, spans=((3, 9), (12, 15)))
+    assert frontier.acknowledged == 15
+    frontier.logged(21, rebase=False)
+    assert frontier.spans == ((3, 9), (12, 15))
+    frontier.based(21)
+    assert frontier.spans == ((3, 9), (12, 15), (21, 21))
+    again = Frontier(15, based=True, spans=((3, 9), (12, 15)))
+    again.logged(16, rebase=False)
+    assert again.spans == ((3, 9), (12, 16))
+
+
+def test_bases_that_were_written_while_the_log_was_stuck_count_once_it_goes_on() -> None:
+    frontier = Frontier(0, based=True)
+    frontier.based(10)
+    frontier.based(14)
+    assert frontier.spans == ((0, 0),)
+    frontier.logged(10, rebase=True)
+    assert frontier.spans == ((0, 0), (10, 10))
+    frontier.logged(14, rebase=True)
+    assert frontier.spans == ((0, 0), (10, 10), (14, 14))

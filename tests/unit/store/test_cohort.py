@@ -63,18 +63,42 @@ def test_a_file_of_another_kind_is_refused(disk: LocalDisk, tmp_path: Path) -> N
         cohorts.load_all(disk)
 
 
-def test_what_all_others_have_acknowledged(disk: LocalDisk) -> None:
-    assert Peers(disk, 0, ()).acknowledged == NOBODY
-    for rank, step in ((1, 40), (2, 30)):
+def note(disk: LocalDisk, rank: int, epoch: int, *spans: tuple[int, int]) -> None:
+    if not disk.names("").count(names.writer(rank)):
         disk.make_dir(names.writer(rank))
-        handle = disk.create(names.witness(rank, ONE.epochs[rank]))
-        disk.mark(handle, witness.pack(ONE.epochs[rank], step))
-        disk.close(handle)
-    peers = Peers(disk, 0, ONE.epochs)
+    handle = disk.create(names.witness(rank, epoch))
+    disk.mark(handle, witness.pack(epoch, spans))
+    disk.close(handle)
+
+
+def noted(disk: LocalDisk, *held: tuple[tuple[int, int], ...]) -> Peers:
+    for rank, spans in enumerate(held):
+        note(disk, rank, ONE.epochs[rank], *spans)
+    return Peers(disk, ONE.epochs)
+
+
+def test_what_all_have_acknowledged(disk: LocalDisk) -> None:
+    assert Peers(disk, ()).acknowledged == NOBODY
+    assert Peers(disk, (4,)).acknowledged == NOBODY
+    peers = noted(disk, ((0, 50),), ((0, 40),), ((0, 30),))
     assert (peers.acknowledged, peers.slowest) == (30, 2)
     assert peers.wait(30, 0.0)
     assert not peers.wait(31, 0.0)
 
 
+def test_a_step_that_one_has_passed_over_is_not_acknowledged(disk: LocalDisk) -> None:
+    """Each has bases of its own: 30 is the least of the newest, and two do not have it."""
+    assert noted(disk, ((0, 12), (32, 32)), ((0, 8), (10, 11), (32, 40)), ((0, 20), (30, 30))).acknowledged == 11
+
+
 def test_a_writer_that_has_noted_nothing_has_acknowledged_nothing(disk: LocalDisk) -> None:
-    assert Peers(disk, 0, ONE.epochs).acknowledged == -1
+    assert Peers(disk, ONE.epochs).acknowledged == -1
+
+
+def test_a_keeper_that_took_a_dead_ones_place_is_found(disk: LocalDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cohorts, "LOOK_SECONDS", 1e-9)
+    monkeypatch.setattr(cohorts, "SEARCH_SECONDS", 1e-9)
+    peers = noted(disk, ((0, 50),), ((0, 40),), ((0, 30),))
+    assert peers.acknowledged == 30
+    note(disk, 2, ONE.epochs[2] + 3, (0, 45))
+    assert peers.wait(40, 10.0)

@@ -159,9 +159,25 @@ def test_names_that_are_made_are_names_that_parse() -> None:
 
 def test_a_witness_that_is_gone_or_torn_says_nothing(disk: LocalDisk, tmp_path: Path) -> None:
     assert witness.load(disk, 0, 1) is None
-    whole = witness.pack(1, 41)
-    for length in range(len(whole)):
+    whole = witness.pack(1, ((3, 17), (40, 41)))
+    for length in range(witness.HEAD.size):
         (tmp_path / names.witness(0, 1)).write_bytes(whole[:length])
         assert witness.load(disk, 0, 1) is None
     (tmp_path / names.witness(0, 1)).write_bytes(whole)
-    assert witness.load(disk, 0, 1) == 41
+    assert witness.load(disk, 0, 1) == witness.Noted(41, ((3, 17), (40, 41)))
+
+
+def test_a_witness_whose_stretches_are_torn_says_its_step_alone(disk: LocalDisk, tmp_path: Path) -> None:
+    whole = witness.pack(1, ((3, 17), (40, 41)))
+    torn = [whole[:length] for length in range(witness.HEAD.size, len(whole))]
+    torn += [whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :] for at in range(witness.HEAD.size, len(whole))]
+    for data in torn:
+        (tmp_path / names.witness(0, 1)).write_bytes(data)
+        assert witness.load(disk, 0, 1) == witness.Noted(41, ((41, 41),))
+
+
+def test_a_witness_names_the_newest_stretches_and_never_grows_beyond_them(disk: LocalDisk, tmp_path: Path) -> None:
+    many = tuple((4 * at, 4 * at + 1) for at in range(1000))
+    assert len(witness.pack(1, many)) == witness.BYTES_MAX
+    (tmp_path / names.witness(0, 1)).write_bytes(witness.pack(1, many) + b"of a longer one before")
+    assert witness.load(disk, 0, 1) == witness.Noted(3997, many[-witness.SPANS_MAX :])
