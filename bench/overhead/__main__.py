@@ -18,7 +18,6 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -28,7 +27,6 @@ from bench.models import Program, build
 from bench.overhead import peered, recorded
 from bench.overhead.blocks import host_bandwidth, settle, slowest, tight, timed
 from bench.overhead.cases import FULL, QUICK, Job, chosen
-from bench.overhead.clock import steady
 from bench.overhead.costs import spread_pct
 from bench.overhead.results import merged
 from bench.overhead.say import say
@@ -53,27 +51,20 @@ def main() -> int:
     old = json.loads(given.append.read_text()) if given.append and given.append.exists() else None
     found: list[Row] = []
     failures = 0
-    with steady() as clock:
-        merged(old, outcome([], given.quick, clock))  # refused now, not after the work
-        for job in jobs:
-            for answer in run(job, torch.device("cpu" if given.quick else "cuda")):
-                failures += answer is None
-                found += answer or []
-            result = outcome(found, given.quick, clock)
-            for path in (given.json, given.append):
-                if path is not None:
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    path.write_text(json.dumps(merged(old if path == given.append else None, result), indent=1) + "\n")
+    merged(old, document("overhead", [], quick=given.quick))  # refused now, not after the work
+    for job in jobs:
+        for answer in run(job, torch.device("cpu" if given.quick else "cuda")):
+            failures += answer is None
+            found += answer or []
+        result = document("overhead", found, quick=given.quick)
+        for path in (given.json, given.append):
+            if path is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(json.dumps(merged(old if path == given.append else None, result), indent=1) + "\n")
     show("overhead", found)
     if dist.is_initialized():
         dist.destroy_process_group()
     return 1 if failures else 0
-
-
-def outcome(found: list[Row], quick: bool, clock: int | None) -> dict[str, Any]:
-    result = document("overhead", found, quick=quick)
-    result["machine"]["gpu_clock_mhz"] = clock
-    return result
 
 
 def run(job: Job, device: torch.device) -> Iterator[list[Row] | None]:
@@ -103,13 +94,14 @@ def sources(job: Job, program: Program, home: Path) -> Iterator[list[Row] | None
     """A, B, A, C, A, ...: every block with everstep stands between two without."""
     bandwidth = host_bandwidth(program.device) if program.device.type == "cuda" else None
     turns: dict[str, list[recorded.Turn]] = {source: [] for source in job.sources}
-    plain = partial(timed, program, job.plan.measured, warm=job.plan.warm, logged=job.plan.logged)
+    plan = job.plan
+    plain = partial(timed, program, plan.measured, warm=plan.warm, warm_s=plan.warm_s, logged=plan.logged)
     before = plain()
     without = [before]
-    for _ in range(job.plan.rounds):
+    for _ in range(plan.rounds):
         for source in list(turns):
             try:
-                during = recorded.record(program, source, job.plan, home)
+                during = recorded.record(program, source, plan, home)
             except Exception:  # noqa: BLE001 one case must not take the others with it
                 traceback.print_exc()
                 del turns[source]

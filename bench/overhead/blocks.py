@@ -9,11 +9,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
 
 from bench.models import Program
+
+OFF_THE_CLOCK = -1_000_000
+"""What `after` is told while a program warms up for a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +33,17 @@ class Block:
 
 
 def timed(
-    program: Program, steps: int, after: Callable[[int], None] | None = None, *, warm: int = 0, logged: bool = False
-) -> Block:
-    """Train `warm` times and then `steps` times on the clock, calling `after` after each, and reading its loss."""
+    program: Program, steps: int, after: Callable[[int], None] | None = None,
+    *, warm: int = 0, warm_s: float = 0.0, logged: bool = False,
+) -> Block:  # fmt: skip
+    """Train `warm` times, and for so many seconds, and then `steps` times on the clock, calling `after` after each, and
+    reading its loss. A GPU that has paused is faster for a second than it can be for long."""
     marks = Marks(program.device)
     settle(program.device)
     if program.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    for at in range(-warm, steps):
+    began = time.perf_counter()
+    for at in chain(_until(began + warm_s), range(-warm, steps)):
         if at == 0:
             marks.add()
         loss = program.step()
@@ -49,6 +56,11 @@ def timed(
     settle(program.device)
     peak = torch.cuda.memory_stats()["active_bytes.all.peak"] if program.device.type == "cuda" else 0
     return Block(marks.milliseconds(), peak)
+
+
+def _until(end: float) -> Iterator[int]:
+    while time.perf_counter() < end:
+        yield OFF_THE_CLOCK
 
 
 def settle(device: torch.device) -> None:

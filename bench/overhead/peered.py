@@ -62,7 +62,7 @@ class Measured:
 
 def measure(program: Program, name: str, plan: Plan, home: Path) -> Measured:
     """Without, with (at each interval), without."""
-    before = timed(program, plan.measured, warm=plan.warm)
+    before = timed(program, plan.measured, warm=plan.warm, warm_s=plan.warm_s)
     peer, steps, directory = PEERS[name](), count(1), home / name.replace(" ", "-")
     held, taken = held_bytes(directory), taken_bytes()
     peer.start(program.model, program.optimizer, directory)
@@ -82,7 +82,13 @@ def measure(program: Program, name: str, plan: Plan, home: Path) -> Measured:
         del peer
         let_go(directory)
     return Measured(
-        before, timed(program, plan.measured, warm=plan.warm), save, cost.shortest_interval(), blocks, held, taken
+        before,
+        timed(program, plan.measured, warm=plan.warm, warm_s=plan.warm_s),
+        save,
+        cost.shortest_interval(),
+        blocks,
+        held,
+        taken,
     )
 
 

@@ -17,6 +17,7 @@ from bench.overhead.cases import Plan
 from bench.overhead.costs import overhead_pct, p99
 from bench.overhead.host import held_bytes, taken_bytes
 from bench.overhead.say import say
+from everstep.recording.states import WHOLE
 
 GIB = 1 << 30
 NONE = "no checkpoint"
@@ -37,6 +38,8 @@ class Recorded:
     """Steps that memory held and the disk was too slow for."""
     predicted_pct: float | None
     """What the run's own schedule says it costs; None where it says nothing."""
+    turned: bool
+    """Whether whole states have taken the place of gradients."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,25 +59,26 @@ def record(program: Program, source: str, plan: Plan, home: Path) -> Recorded:
     run = everstep.open(directory, model=program.model, optimizer=program.optimizer, settings=settings(source, program))
     lags: dict[str, list[int]] = {tier: [] for tier in TIERS}
 
-    def commit(_at: int) -> None:
+    def commit(at: int) -> None:
         step = run.commit()
-        for tier, lag in lags.items():
+        for tier, lag in lags.items() if at >= 0 else ():
             lag.append(step - run.acknowledged(tier))
 
     try:
         run.resume()
-        block = timed(program, plan.measured, commit, warm=plan.warm, logged=plan.logged)
+        block = timed(program, plan.measured, commit, warm=plan.warm, warm_s=plan.warm_s, logged=plan.logged)
         health, predicted = run.health, run.predicted
         if health.error:
             say(f"the run reports: {health.error}")
         return Recorded(
             block,
-            {tier: lag[plan.warm :] for tier, lag in lags.items()},
+            lags,
             held_bytes(directory) - held,
             taken_bytes() - taken,
             health.not_recorded,
             health.dropped,
             None if predicted is None else 100 * predicted,
+            WHOLE in health.warnings,
         )
     finally:
         close(run)
@@ -85,7 +89,7 @@ def settings(source: str, program: Program) -> everstep.Settings:
     """Room for three states, or four, and twelve gradients: the parts of the default with a shorter ring, because
     pinning memory takes a second per four gigabytes."""
     kind, _, precision = source.partition(" ")
-    states = (4 if kind == "state" else 3) * int(1.03 * program.bytes_of("state"))
+    states = (3 if kind in ("gradient", "layer") else 4) * int(1.03 * program.bytes_of("state"))
     gradients = 12 * program.bytes_of("gradient bf16" if precision == "bf16" else "gradient fp32")
     wanted = states + gradients + 2 * GIB // 4
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -127,6 +131,8 @@ def rows(case: str, source: str, program: Program, turns: Sequence[Turn], bandwi
             f"of {len(with_ms)}", "<= 0" if fits and bandwidth is not None else None),
         Row(case, "memory_only", sum(turn.during.dropped for turn in turns), "steps", f"of {len(with_ms)}"),
     ]  # fmt: skip
+    if source == "auto":
+        found.append(Row(case, "whole_states", sum(turn.during.turned for turn in turns), "turns", f"of {len(turns)}"))
     return found + memory_rows(case, turns, bandwidth) + lag_rows(case, turns) + schedule_rows(case, wall, turns)
 
 

@@ -11,10 +11,11 @@ GIB = 1 << 30
 class Settings:
     """How much memory, disk and time a run may use. The defaults suit most runs; a test freezes this list."""
 
-    source: Literal["gradient", "layer", "state"] = "gradient"
+    source: Literal["auto", "gradient", "layer", "state"] = "auto"
     """What is taken at every step: what the optimizer consumed ("layer": each gradient as soon as backward has made it,
     for models that are not compiled), or the whole state it left (where no step can carry that: parts of it, with what
-    the optimizer consumed)."""
+    the optimizer consumed). "auto": gradients, but whole states on a GPU that has no memory to spare for gradients on
+    their way, if a step can carry them."""
     gradients: Literal["exact", "bf16"] = "exact"
     """bf16: gradients are rounded *before* the optimizer consumes them: half the bytes, and replay stays exact."""
     buffer_bytes_max: int | None = None
@@ -53,8 +54,8 @@ class Settings:
             raise ValueError(f"Settings.replay_seconds_max must be above 0, is {self.replay_seconds_max!r}")
         if not 0 <= self.linger_seconds < float("inf"):
             raise ValueError(f"Settings.linger_seconds must be finite and not negative, is {self.linger_seconds!r}")
-        if self.source not in ("gradient", "layer", "state"):
-            raise ValueError(f"Settings.source must be 'gradient', 'layer' or 'state', not {self.source!r}")
+        if self.source not in ("auto", "gradient", "layer", "state"):
+            raise ValueError(f"Settings.source must be 'auto', 'gradient', 'layer' or 'state', not {self.source!r}")
         if (self.source, self.gradients) == ("layer", "bf16"):
             raise ValueError("Settings.gradients 'bf16' rounds what the optimizer consumes: not before backward ended")
         if self.gradients not in ("exact", "bf16"):

@@ -11,7 +11,7 @@ from everstep.store.memory import available_bytes
 HEAD_BYTES = 64 << 10
 TENSOR_HEAD_BYTES = 400
 """What a record says of itself, and of each of its tensors."""
-AREAS = {"gradient": 3, "layer": 3, "state": 4}
+AREAS = {"auto": 3, "gradient": 3, "layer": 3, "state": 4}
 """One holds the newest state, one is filled, one is read by the disk; at every step, one more is on its way."""
 
 
@@ -24,17 +24,24 @@ def trained_bytes(roster: Roster) -> int:
     return sum(local(parameter).nbytes for parameter in roster.parameters.values() if parameter.requires_grad)
 
 
-def measure(roster: Roster, context: Context, settings: Settings, left_bytes: int, *, spreads: bool) -> Sizes:
+def measure(
+    roster: Roster, context: Context, settings: Settings, left_bytes: int, *, spreads: bool, turns: bool
+) -> Sizes:
     """Room for records and states, for this program and these settings. `left_bytes` a trainer before took.
 
-    If it `spreads`, states that were to be taken whole may turn out too large for that.
+    If it `spreads`, states that were to be taken whole may turn out too large for that; if it `turns`, states may come
+    to be taken where gradients were to be.
     """
     parameters = sum(local(parameter).nbytes for parameter in roster.parameters.values())
     trained = trained_bytes(roster)
     held = sum(local(tensor).nbytes for tensor in snapshot.optimizer_tensors(roster).values())
     small = context.nbytes + HEAD_BYTES + TENSOR_HEAD_BYTES * len(roster.parameters)
     state = parameters + (held or 2 * trained) + context.nbytes + 1024 * len(roster.parameters)
-    free, limit, areas = available_bytes() + left_bytes, settings.buffer_bytes_max, AREAS[settings.source]
+    free, limit, areas = (
+        available_bytes() + left_bytes,
+        settings.buffer_bytes_max,
+        AREAS["state" if turns else settings.source],
+    )
     if settings.source == "state":
         more = RECORDS_SPREAD * (2 * small + trained) if spreads else 0
         return sizes(2 * small, state, limit, free, areas=areas, ring_bytes=more)

@@ -39,7 +39,7 @@ class Recording:
     def __init__(self, link: Link, program: Program, settings: Settings, mover: Mover, *, together: bool) -> None:
         self._link = link
         self._program = program
-        self._settings = settings
+        self._settings, self._stall = settings, settings.stall_ms_max / 1000
         self._mover = mover
         self._pace = Pace(settings)
         captures = settings.source != "state"
@@ -195,14 +195,15 @@ class Recording:
         extents = [*taken.gradients, *self._copy_far(taken.far)]
         self._awaited = self._link.put_record(UPDATE, step, [taken.head], extents, taken.tail)
         self._vouch(self._awaited, step)
-        if self._mover.complaint:
-            self._link.warn(self._mover.complaint)
         if whole:
             self._digest(step)
         due = self._pace.recorded(taken.nbytes, time.perf_counter()) or self._link.wants_base or self._owed
         to_disk = due and self._states.welcome(step)
         if not (to_disk and self._state(step, to_disk=True)) and self._states.take_part(step, taken.nbytes):
             self._hooks.say_all()
+        if self._mover.complaint:
+            self._states.complained(self._mover.complaint)
+            self._hooks.captures = not self._states.alone
         return True
 
     def _commit_base(self, step: int, why: str) -> bool:
@@ -344,7 +345,3 @@ class Recording:
         if self._link.pen.begun:
             self._mover.synchronize()  # nothing may be copied any more into what is given back
             self._link.pen.abandon()
-
-    @property
-    def _stall(self) -> float:
-        return self._settings.stall_ms_max / 1000

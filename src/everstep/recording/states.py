@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from everstep.capture.measure import measure, trained_bytes
+from everstep.capture.measure import AREAS, measure, trained_bytes
 from everstep.capture.mover import Mover, offsets
 from everstep.capture.snapshot import Camera, Fixed, Picture
 from everstep.keeper.link import Link
@@ -32,6 +32,12 @@ WAITING_SHARE = 0.002
 """Of its time, what training may spend waiting until states have left."""
 WHOLE_OVERHEAD_MAX = 0.01
 """Whole states at every step may cost so much of it. Above that they are taken in parts, if these cost less."""
+
+
+WHOLE = (
+    "this GPU has no memory to spare for gradients on their way; from now on whole states are taken, which need none. "
+    "Settings(source='gradient') keeps to gradients, and training waits for them"
+)
 
 
 @dataclass(slots=True)
@@ -57,7 +63,10 @@ class States:
         self._camera, self._beat = Camera(), Beat(shared=together)
         self._planner = Planner(mover.bus_bytes_per_s)
         spreads = program.per_parameter and mover.bus_bytes_per_s is not None
-        self._sizes = measure(program.roster, program.context, settings, link.left_bytes, spreads=spreads)
+        self._turns = settings.source == "auto" and settings.gradients == "exact" and mover.bus_bytes_per_s is not None
+        self._sizes = measure(
+            program.roster, program.context, settings, link.left_bytes, spreads=spreads, turns=self._turns
+        )
         self._fill: Fill | None = None
         self._late: tuple[Area, Fixed, tuple[int, ...], int, int, bool] | None = None
         self._packs = True
@@ -98,7 +107,7 @@ class States:
         dtypes = {parameter.dtype for parameter in self._program.roster.parameters.values()} | {torch.float32}
         self._mover.rehearse(dtypes, rounds=self._settings.gradients == "bf16")
         areas, sizes = self._link.areas, self._sizes
-        areas.count = max(areas.count, sizes.areas)
+        areas.count = max(areas.count, min(sizes.areas, AREAS[self._settings.source]))
         if areas.count == 1:
             self._link.warn(
                 f"no memory tier: it needs at least {sizes.least_bytes / GIB:.1f} GiB, and of the memory that is free "
@@ -117,6 +126,20 @@ class States:
         self._planner.stepped(time.perf_counter(), self._mover.waited_seconds)
         if self._beat.busy and self._free:
             self._beat.ended(step)
+
+    def complained(self, complaint: str) -> None:
+        """Training waits for its gradients. From the next step on whole states are taken alone, which need no memory on
+        the device, if a step can carry them and that was left to us. The place for one more is made before that."""
+        plan = self._planner.plan(self._camera.fixed(self._program.roster).described, 0, spread=False).predicted
+        turns = self._turns and self._sizes.areas == AREAS["state"]
+        if turns and plan is None:
+            return  # not known yet
+        if not turns or plan is None or plan.overhead > WHOLE_OVERHEAD_MAX or plan.snapshot_seconds > 0:
+            self._link.warn(complaint)
+        elif self._link.areas.grow(AREAS["state"], self._sizes.state_bytes + AREA_SPARE_BYTES):
+            self.give_up()
+            self.alone, self._record_bytes = True, 0
+            self._link.warn(WHOLE)
 
     def take(self, step: int, *, to_disk: bool, must: bool = False) -> int | None:
         """The whole state as it is now: its size; None when there is no room. What `must` be is waited for."""
@@ -260,6 +283,8 @@ class States:
     def _better_in_parts(self, plan: Plan, fixed: Fixed) -> bool:
         """Whether whole states cost too much, and memory has room for the other way, which costs less."""
         if plan.predicted is None or plan.predicted.overhead <= WHOLE_OVERHEAD_MAX or not self._program.per_parameter:
+            return False
+        if self._mover.complaint:  # gradients would wait
             return False
         record_bytes = trained_bytes(self._program.roster)
         parts = self._planner.plan(fixed.described, record_bytes, spread=True)

@@ -58,6 +58,14 @@ class Areas:
         if not self._made and not self._making:
             self._make(room, instead_of=None)
 
+    def grow(self, count: int, room: int) -> bool:
+        """Whether there are so many; else more are begun."""
+        self._collect()
+        self.count = max(self.count, count)
+        if len(self._held) < count:
+            self.prepare(room)
+        return len(self._held) >= count
+
     def free(self, nbytes: int, room: int, newest: int) -> Area | None:
         """An area of at least this size that nobody needs: not the newest state (entry `newest`), nor one that is still
         being filled, nor one that the keeper reads. If one has to be made it gets `room`.
