@@ -38,6 +38,8 @@ class Recorded:
     """Steps that memory held and the disk was too slow for."""
     predicted_pct: float | None
     """What the run's own schedule says it costs; None where it says nothing."""
+    held_back_ms: float
+    """Per step: how long the device let training wait until a copy was done."""
     turned: bool
     """Whether whole states have taken the place of gradients."""
 
@@ -78,11 +80,18 @@ def record(program: Program, source: str, plan: Plan, home: Path) -> Recorded:
             health.not_recorded,
             health.dropped,
             None if predicted is None else 100 * predicted,
+            1e3 * held_back(run) / max(1, health.committed),
             WHOLE in health.warnings,
         )
     finally:
         close(run)
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def held_back(run: everstep.Run) -> float:
+    """In seconds, all steps together."""
+    assert run._recording is not None
+    return run._recording._mover.waited_seconds
 
 
 def settings(source: str, program: Program) -> everstep.Settings:
@@ -131,6 +140,9 @@ def rows(case: str, source: str, program: Program, turns: Sequence[Turn], bandwi
             f"of {len(with_ms)}", "<= 0" if fits and bandwidth is not None else None),
         Row(case, "memory_only", sum(turn.during.dropped for turn in turns), "steps", f"of {len(with_ms)}"),
     ]  # fmt: skip
+    if program.device.type == "cuda":
+        held = statistics.median(turn.during.held_back_ms for turn in turns)
+        found.append(Row(case, "held_back_ms", held, "ms", "of a step, until copies were done"))
     if source == "auto":
         found.append(Row(case, "whole_states", sum(turn.during.turned for turn in turns), "turns", f"of {len(turns)}"))
     return found + memory_rows(case, turns, bandwidth) + lag_rows(case, turns) + schedule_rows(case, wall, turns)

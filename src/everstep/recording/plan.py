@@ -91,6 +91,12 @@ class Planner:
         step, travel = statistics.median(self._seconds), gradient_bytes / self._bus
         return travel if packed else max(0.0, travel - _optimizer_seconds(state_bytes, gradient_bytes, step))
 
+    def late(self, nbytes: int) -> float | None:
+        """Seconds that training would wait for so much, were it to travel beside each step; None while unknown."""
+        if self._bus is None or not self._seconds:
+            return None
+        return max(0.0, nbytes / self._bus - statistics.median(self._seconds))
+
     def _planned(self, described: Sequence[Tensor], gradient_bytes: int, step: float, *, spread: bool) -> Plan:
         pieces = _pieces(described)
         facts = self._facts(described, pieces, gradient_bytes, step)
@@ -134,7 +140,8 @@ def _at_once(facts: Facts, pieces: dict[str, list[int]]) -> Plan:
         facts = _beside(facts)
         found = schedules.schedule(facts, spread=2)
     else:
-        packing = found = schedules.schedule(facts, spread=1)
+        packing = schedules.schedule(_careful(facts), spread=1)
+        found = schedules.schedule(facts, spread=1)
     late = {copy.name for copies in packing.rounds for copy in copies if copy.way == "snapshot"}
     snapshots = frozenset(at for name in late for at in pieces[name])
     everything = tuple(sorted(at for held in pieces.values() for at in held))

@@ -129,12 +129,12 @@ class States:
 
     def complained(self, complaint: str) -> None:
         """Training waits for its gradients. From the next step on whole states are taken alone, which need no memory on
-        the device, if a step can carry them and that was left to us. The place for one more is made before that."""
-        plan = self._planner.plan(self._camera.fixed(self._program.roster).described, 0, spread=False).predicted
-        turns = self._turns and self._sizes.areas == AREAS["state"]
-        if turns and plan is None:
+        the device, if training would wait much less for them and that was left to us. The place for one more is made
+        before that."""
+        late, turns = self._planner.late(self._sizes.state_bytes), self._turns and self._sizes.areas == AREAS["state"]
+        if turns and late is None:
             return  # not known yet
-        if not turns or plan is None or plan.overhead > WHOLE_OVERHEAD_MAX or plan.snapshot_seconds > 0:
+        if not turns or late is None or late > self._waited(self._record_bytes) / 2:
             self._link.warn(complaint)
         elif self._link.areas.grow(AREAS["state"], self._sizes.state_bytes + AREA_SPARE_BYTES):
             self.give_up()
