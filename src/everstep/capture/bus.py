@@ -72,23 +72,22 @@ class Bus:
 
     def copy(
         self, copies: native.Copies, address: int, tensors: Sequence[torch.Tensor] = (),
-        *, pressing: bool = False, owing: bool = False,
+        *, pressing: bool = False,
     ) -> int:  # fmt: skip
-        """To the block at `address`, what training's stream has made by now. `tensors` live until they are copied; if
-        `owing`, until training has been made to wait for that."""
+        """To the block at `address`, what training's stream has made by now. `tensors` live until they are copied."""
         training = torch.cuda.current_stream(self._device).cuda_stream
         portion, nbytes = LARGE_PORTION_BYTES if pressing else PORTION_BYTES, sum(tensor.nbytes for tensor in tensors)
         with self._lock:
             held = sum(tensor.nbytes for _, tensors in self._held for tensor in tensors)
         left = self._room.left(nbytes) if nbytes > SMALL_BYTES else None
-        if not owing and (left is None or left >= ROOMY * (held + nbytes)):
+        if left is None or left >= ROOMY * (held + nbytes):
             with self._lock:  # who lets go of it must find it there
                 number = self._native.copy(copies, address, training, portion)
                 self._held.append((number, tensors))
             return number
         number = self._native.copy(copies, address, training, portion)
         self._native.hurry(number)
-        if owing or self.crowds(nbytes):
+        if self.crowds(nbytes):
             self._owed += tensors
             self.owed = number
         else:

@@ -155,17 +155,19 @@ class DeviceMover:
         if not self._bus.crowds(load.packed[1]):
             self._send_packed(what, target, load, None, rounds=rounds)
             return
-        self._workbench = self._workbench or Workbench(self._device)
+        bench = self._workbench = self._workbench or Workbench(self._device)
         for number, part in enumerate(parts(load)):
-            self._send_packed(f"{what}/{number}", target, part, self._workbench, rounds=rounds)
-            self._repay()  # the next part lies where this one did
+            fits = part.packed[1] <= bench.flat.nbytes
+            self._send_packed(f"{what}/{number}", target, part, bench if fits else None, rounds=rounds)
 
     def _send_packed(self, what: str, target: Target, load: Load, workbench: Workbench | None, *, rounds: bool) -> None:
         packed, nbytes = load.packed
-        if workbench is not None and nbytes <= workbench.flat.nbytes:
-            flat = workbench.flat
-        else:
+        if workbench is None:
             flat = torch.empty(nbytes, dtype=torch.uint8, device=self._device)
+        else:
+            flat = workbench.flat
+            if workbench.sent is not None:
+                self._hold_back(workbench.sent)
         table = self._tables.setdefault(what, gpu.Table())
         if rounds:
             gpu.round_pack(load.tensors, flat.view(torch.bfloat16), [place // 2 for place in packed], table)
@@ -173,7 +175,11 @@ class DeviceMover:
             gpu.pack(load.tensors, flat, packed, table)
         spans = joined([(to, flat.data_ptr() + at) for to, at in zip(load.places, packed, strict=True)], load.sizes)
         copies = native.Copies(*zip(*spans, strict=True)) if spans else NOTHING
-        self._bus.copy(copies, target.address, [flat], owing=workbench is not None)
+        if workbench is None:
+            self._bus.copy(copies, target.address, [flat])
+            self._repay()
+        else:
+            workbench.sent = self._bus.copy(copies, target.address)
 
     def _repay(self) -> None:
         if self._bus.owed is not None:

@@ -37,6 +37,8 @@ class Workbench:
         self._pool = torch.cuda.MemPool()
         with torch.cuda.use_mem_pool(self._pool, device):
             self.flat = torch.empty(WORKBENCH_BYTES, dtype=torch.uint8, device=device)
+        self.sent: int | None = None
+        """The copy of what lies on it: until that is done, nothing else may."""
 
 
 def parts(load: Load, room: int = WORKBENCH_BYTES) -> Iterator[Load]:

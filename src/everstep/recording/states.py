@@ -14,6 +14,7 @@ import torch
 from everstep.capture.measure import AREAS, measure, trained_bytes
 from everstep.capture.mover import Mover, offsets
 from everstep.capture.snapshot import Camera, Fixed, Picture
+from everstep.capture.workbench import WORKBENCH_BYTES
 from everstep.keeper.link import Link
 from everstep.recording.plan import Plan, Planner
 from everstep.recording.program import Program
@@ -24,7 +25,9 @@ from everstep.ring.ring import Ring
 from everstep.ring.size import GIB
 from everstep.settings import Settings
 from everstep.tune.beat import Beat
+from everstep.types import padded
 
+ANY_BYTES = 1 << 62
 AREA_SPARE_BYTES = 1 << 20
 RECORDS_SPARE = 4
 """A new state is due while the ring has still room for so many records."""
@@ -160,7 +163,7 @@ class States:
             self._predict(plan, 0)
             self.in_parts = self._better_in_parts(plan, fixed)
             self.alone = not self.in_parts
-        later = plan.snapshots if self._packs else frozenset()
+        later = self._later(plan, fixed)
         now = tuple(at for at in plan.rounds[0] if at not in later) if later else plan.rounds[0]
         self._mover.copy(area.block, fixed.parcel(now))
         self._copy_brief(area, picture)
@@ -279,6 +282,17 @@ class States:
             "more, Settings(gradients='bf16') needs less.",
             kind="memory does not hold every step",
         )
+
+    def _later(self, plan: Plan, fixed: Fixed) -> set[int]:
+        """What is packed on the device first. If that has no memory to spare, no more than lies on its workbench: for
+        the rest training would wait longer than for what is read in place and late."""
+        room = WORKBENCH_BYTES if self._mover.complaint else ANY_BYTES
+        found: set[int] = set()
+        for at in sorted(plan.snapshots) if self._packs else ():
+            if padded(fixed.described[at].nbytes) <= room:
+                room -= padded(fixed.described[at].nbytes)
+                found.add(at)
+        return found
 
     def _better_in_parts(self, plan: Plan, fixed: Fixed) -> bool:
         """Whether whole states cost too much, and memory has room for the other way, which costs less."""

@@ -14,9 +14,8 @@ def test_a_raw_read_reads_so_many_bytes_around_the_end(tmp_path: Path, monkeypat
     for name, size in (("a", 3000), ("b", 5000), ("c", 0)):
         (tmp_path / name).write_bytes(bytes(size))
     paths = gauge.files(tmp_path)
-    asked: list[int] = []
+    asked, preadv = [], os.preadv
     monkeypatch.setattr(os, "preadv", lambda *given: asked.append(preadv(*given)) or asked[-1])
-    preadv = os.preadv
     assert gauge.gauge(lambda: gauge.read(paths, 7000, 10_500, threads=3)).written == 0
     assert sum(asked) == 10_500
 
