@@ -35,7 +35,7 @@ def section(result: dict[str, Any], name: str) -> str:
     what = ", ".join(f"{key} {value}" for key, value in versions.items())
     lines = [f"## {Path(name).stem}", "", f"`bench/results/{name}`, {result['date'][:10]}; {where}; {what}", ""]
     if result["bench"] == "overhead":
-        return "\n".join([*lines, "![overhead](overhead.svg)", "", tables(result["rows"])])
+        return "\n".join([*lines, f"![overhead]({Path(name).stem}.svg)", "", tables(result["rows"])])
     lines += [
         "| case | metric | value | baseline | target | met |",
         "|---|---|---:|---|---|---|",

@@ -25,7 +25,7 @@ class Target:
     zero: str = ""
 
 
-FULL = Plan(Shape(layers=18, width=1024, heads=16, batch=1), turns=5)
+FULL = Plan(Shape(layers=18, width=1024, heads=16, batch=1), turns=3)
 QUICK = Plan(Shape(layers=2, width=256, heads=4, batch=1, length=64, vocabulary=4096), turns=2)
 
 SAVED = Target("FSDP2 x 4", "fsdp", 4, "ZeRO-3 x 4")

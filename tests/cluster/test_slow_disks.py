@@ -1,9 +1,10 @@
-"""Ranks whose disks get bases only, each at its own pace, and ranks whose keeper died: what is acknowledged is a step
-that all of them have."""
+"""What is acknowledged is a step that all ranks have, and can come back to: disks that get bases only, each at its own
+pace; a keeper that died; optimizers that need one base for all ranks."""
 
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import torch.distributed as dist
 
@@ -14,6 +15,7 @@ from everstep.ring import ring as words
 from everstep.store.disk import existing
 from tests import worlds
 from tests.cluster.programs import Program, differences
+from tests.cluster.test_in_step import Trained
 from tests.cluster.two import opened
 from tests.faults.test_keeper import keeper_pid
 
@@ -107,3 +109,38 @@ def test_steps_that_a_keepers_successor_wrote_count_for_all_ranks(tmp_path: Path
     worlds.spawn(after_a_keeper_died, (tmp_path,), WORLD)
     assert everstep.restore(tmp_path / "run").step == 10
     worlds.spawn(goes_on, (tmp_path, 10, 13), WORLD)
+
+
+def replayed_in_step(rank: int, home: Path) -> None:
+    """Each rank has a base due at steps of its own, and keeps no more than it must."""
+    worlds.met(rank, WORLD, home, "first")
+    program = Trained("fsdp", "muon")
+    limits: dict[str, Any] = {"base_log_bytes_max": 18_000 if rank else 27_000, "segment_bytes": 4000}
+    run = opened(home / "run", program, retain_bytes_max=1, **limits)
+    run.resume()
+    for at in range(61):
+        program.step(at)
+        run.commit()
+        run.wait(timeout=60)
+    dist.barrier()
+    if rank == 0:
+        os.kill(keeper_pid(home / "run"), signal.SIGKILL)
+    os._exit(0)
+
+
+def goes_on_in_step(rank: int, home: Path) -> None:
+    worlds.met(rank, WORLD, home, "second")
+    program, whole = Trained("fsdp", "muon", seed=5), Trained("fsdp", "muon")
+    with opened(home / "run", program) as run:
+        assert run.resume() == 61
+        assert run.ledger is not None
+        assert run.ledger.records > 0
+    for at in range(61):
+        whole.step(at)
+    assert differences(program.whole(), whole.whole()) == []
+    dist.destroy_process_group()
+
+
+def test_ranks_that_are_replayed_in_step_always_have_a_base_in_common(tmp_path: Path) -> None:
+    worlds.spawn(replayed_in_step, (tmp_path,), WORLD)
+    worlds.spawn(goes_on_in_step, (tmp_path,), WORLD)

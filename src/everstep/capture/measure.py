@@ -37,11 +37,8 @@ def measure(
     held = sum(local(tensor).nbytes for tensor in snapshot.optimizer_tensors(roster).values())
     small = context.nbytes + HEAD_BYTES + TENSOR_HEAD_BYTES * len(roster.parameters)
     state = parameters + (held or 2 * trained) + context.nbytes + 1024 * len(roster.parameters)
-    free, limit, areas = (
-        available_bytes() + left_bytes,
-        settings.buffer_bytes_max,
-        AREAS["state" if turns else settings.source],
-    )
+    free, limit = available_bytes() + left_bytes, settings.buffer_bytes_max
+    areas = AREAS["state" if turns else settings.source]
     if settings.source == "state":
         more = RECORDS_SPREAD * (2 * small + trained) if spreads else 0
         return sizes(2 * small, state, limit, free, areas=areas, ring_bytes=more)

@@ -39,6 +39,7 @@ class Desk:
         self._lease: lease.Lease | None = None
         self._keeper: Keeper | None = None
         self._feed: Feed | None = None
+        self._peers: cohorts.Peers | None = None
         self._ring: Ring | None = None
         self._areas: dict[int, Block] = {}
         self._lock = threading.RLock()
@@ -200,6 +201,7 @@ class Desk:
             self._disk, ours.book, writer, retain_bytes_max=asked.retain_bytes_max,
             noted=self._say, floor=self._floor,
         )  # fmt: skip
+        self._peers = None
         past = () if parent is None else [(first, min(end, step)) for first, end in inventory.spans() if first <= step]
         self._keeper.start(step, based=on_disk, spans=past)
         for area in range(words.AREAS_MAX):  # what another keeper was to write is lost with it: it is asked for again
@@ -216,10 +218,12 @@ class Desk:
     def _floor(self) -> int:
         """The newest step that all writers of the cohort have on disk; while that cannot be told, nothing is to go."""
         try:
-            known = cohorts.load_all(self._disk)
-            return cohorts.Peers(self._disk, cohorts.tips(self._disk, known) if known else ()).acknowledged
+            if self._peers is None:
+                known = cohorts.load_all(self._disk)
+                self._peers = cohorts.Peers(self._disk, known[0].epochs if known else ())
         except Damaged:
             return -1
+        return self._peers.acknowledged
 
     def _settle(self) -> None:
         """The trainer is dead: what it had not finished never was."""

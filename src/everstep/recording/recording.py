@@ -198,7 +198,7 @@ class Recording:
         if whole:
             self._digest(step)
         due = self._pace.recorded(taken.nbytes, time.perf_counter()) or self._link.wants_base or self._owed
-        to_disk = due and self._states.welcome(step)
+        to_disk = due and self._states.disk.welcome(step)
         if not (to_disk and self._state(step, to_disk=True)) and self._states.take_part(step, taken.nbytes):
             self._hooks.say_all()
         if self._mover.complaint:
@@ -232,7 +232,7 @@ class Recording:
         self._abandon()
         self._hooks.handed_over()
         alone = self._link.areas.count == 1  # then only the disk can hold a state
-        to_disk = self._link.wait_for_base(self._stall) if alone else self._states.welcome(step)
+        to_disk = self._link.wait_for_base(self._stall) if alone else self._states.disk.welcome(step)
         if alone and not to_disk:
             self._give_up(step, "the disk was still writing the state before it")
             return False

@@ -16,6 +16,7 @@ from everstep.capture.mover import Mover, offsets
 from everstep.capture.snapshot import Camera, Fixed, Picture
 from everstep.capture.workbench import WORKBENCH_BYTES
 from everstep.keeper.link import Link
+from everstep.recording.disk_turn import DiskTurn
 from everstep.recording.plan import Plan, Planner
 from everstep.recording.program import Program
 from everstep.ring import ring as rings
@@ -24,7 +25,6 @@ from everstep.ring.pen import Extent
 from everstep.ring.ring import Ring
 from everstep.ring.size import GIB
 from everstep.settings import Settings
-from everstep.tune.beat import Beat
 from everstep.types import padded
 
 ANY_BYTES = 1 << 62
@@ -63,7 +63,8 @@ class States:
         *, together: bool,
     ) -> None:  # fmt: skip
         self._link, self._program, self._settings, self._mover, self._vouch = link, program, settings, mover, vouch
-        self._camera, self._beat = Camera(), Beat(shared=together)
+        self._camera = Camera()
+        self.disk = DiskTurn(link, program, together=together)
         self._planner = Planner(mover.bus_bytes_per_s)
         spreads = program.per_parameter and mover.bus_bytes_per_s is not None
         self._turns = settings.source == "auto" and settings.gradients == "exact" and mover.bus_bytes_per_s is not None
@@ -78,7 +79,7 @@ class States:
         self._record_bytes = 0
         self._costly = False
         """Whether training waits for each state of the memory tier."""
-        self._disk_after = self._memory_after = 0.0
+        self._memory_after = 0.0
         self.alone = settings.source == "state"
         """Whether a whole state is taken at every step, and nothing else."""
         self.in_parts = False
@@ -87,15 +88,6 @@ class States:
     def affordable(self) -> bool:
         """Whether training has gone on for long enough since it last waited for a state of the memory tier."""
         return time.perf_counter() >= self._memory_after
-
-    def welcome(self, step: int) -> bool:
-        """Whether the disk could take a base of this step, beside those that other ranks take."""
-        return self._beat.on(step) and self._free
-
-    @property
-    def _free(self) -> bool:
-        """Whether the disk has written the base before, and training has gone on for long enough since it waited."""
-        return not self._link.base_in_hand and time.perf_counter() >= self._disk_after
 
     @property
     def predicted(self) -> float | None:
@@ -127,8 +119,7 @@ class States:
 
     def stepped(self, step: int) -> None:
         self._planner.stepped(time.perf_counter(), self._mover.waited_seconds)
-        if self._beat.busy and self._free:
-            self._beat.ended(step)
+        self.disk.stepped(step)
 
     def complained(self, complaint: str) -> None:
         """Training waits for its gradients. From the next step on whole states are taken alone, which need no memory on
@@ -155,8 +146,6 @@ class States:
         fixed = picture.fixed
         plan = self._planner.plan(fixed.described, self._record_bytes, spread=False)
         rested = time.perf_counter() + plan.stall_seconds / WAITING_SHARE
-        if to_disk:
-            self._disk_after = 0.0 if self.alone else rested
         if self._costly:
             self._memory_after = rested
         if self.alone:
@@ -171,7 +160,7 @@ class States:
         if sequence < 0:
             return None
         if to_disk:
-            self._beat.began(step)
+            self.disk.taken(step, 0.0 if self.alone else rested)
         if later:
             self._late = (area, fixed, tuple(sorted(later)), sequence, step, must)
         else:
