@@ -15,7 +15,7 @@ class Settings:
     """What is taken at every step: what the optimizer consumed ("layer": each gradient as soon as backward has made it,
     for models that are not compiled), or the whole state it left (where no step can carry that: parts of it, with what
     the optimizer consumed). "auto": gradients, but whole states on a GPU that has no memory to spare for gradients on
-    their way, if a step can carry them."""
+    their way, if a step can carry them and nobody trains along."""
     gradients: Literal["exact", "bf16"] = "exact"
     """bf16: gradients are rounded *before* the optimizer consumes them: half the bytes, and replay stays exact."""
     buffer_bytes_max: int | None = None

@@ -67,7 +67,8 @@ class States:
         self.disk = DiskTurn(link, program, together=together)
         self._planner = Planner(mover.bus_bytes_per_s)
         spreads = program.per_parameter and mover.bus_bytes_per_s is not None
-        self._turns = settings.source == "auto" and settings.gradients == "exact" and mover.bus_bytes_per_s is not None
+        asked = settings.source == "auto" and settings.gradients == "exact" and mover.bus_bytes_per_s is not None
+        self._turns = asked and not together  # ranks may be a step apart, and of states memory holds the newest alone
         self._sizes = measure(
             program.roster, program.context, settings, link.left_bytes, spreads=spreads, turns=self._turns
         )
