@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch.distributed as dist
 
 import everstep
@@ -60,9 +61,9 @@ def killed_with_its_host(rank: int, home: Path) -> None:
     os._exit(0)
 
 
-def after_a_keeper_died(rank: int, home: Path) -> None:
+def after_a_keeper_died(rank: int, home: Path, kind: str) -> None:
     worlds.met(rank, WORLD, home, "first")
-    program = Program("fsdp")
+    program = Program(kind)
     run = opened(home / "run", program)
     run.resume()
     for at in range(10):
@@ -81,9 +82,9 @@ def after_a_keeper_died(rank: int, home: Path) -> None:
     os._exit(0)
 
 
-def goes_on(rank: int, home: Path, first: int, until: int) -> None:
+def goes_on(rank: int, home: Path, kind: str, first: int, until: int) -> None:
     worlds.met(rank, WORLD, home, "second")
-    program, whole = Program("fsdp", seed=5), Program("fsdp")
+    program, whole = Program(kind, seed=5), Program(kind)
     with opened(home / "run", program) as run:
         assert run.resume() == first
         for at in range(first, until):
@@ -102,13 +103,14 @@ def test_what_was_acknowledged_is_there_after_the_host_was_lost(tmp_path: Path) 
     assert held is not None
     assert held.step >= said >= STEPS - 3 * max(TAKES) - 32, "and it went on"
     assert everstep.restore(tmp_path / "run").step == held.step
-    worlds.spawn(goes_on, (tmp_path, held.step, STEPS + 3), WORLD)
+    worlds.spawn(goes_on, (tmp_path, "fsdp", held.step, STEPS + 3), WORLD)
 
 
-def test_steps_that_a_keepers_successor_wrote_count_for_all_ranks(tmp_path: Path) -> None:
-    worlds.spawn(after_a_keeper_died, (tmp_path,), WORLD)
+@pytest.mark.parametrize("kind", ["fsdp", "ddp"])
+def test_steps_that_a_keepers_successor_wrote_count_for_all_ranks(kind: str, tmp_path: Path) -> None:
+    worlds.spawn(after_a_keeper_died, (tmp_path, kind), WORLD)
     assert everstep.restore(tmp_path / "run").step == 10
-    worlds.spawn(goes_on, (tmp_path, 10, 13), WORLD)
+    worlds.spawn(goes_on, (tmp_path, kind, 10, 13), WORLD)
 
 
 def replayed_in_step(rank: int, home: Path) -> None:
