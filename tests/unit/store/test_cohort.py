@@ -3,6 +3,8 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from everstep.errors import Damaged, EverstepError, Fenced
 from everstep.store import cohort as cohorts
@@ -102,3 +104,16 @@ def test_a_keeper_that_took_a_dead_ones_place_is_found(disk: LocalDisk, monkeypa
     assert peers.acknowledged == 30
     note(disk, 2, ONE.epochs[2] + 3, (0, 45))
     assert peers.wait(40, 10.0)
+
+
+SPANS = st.lists(st.integers(0, 40), max_size=10, unique=True).map(
+    lambda ends: tuple(zip(sorted(ends)[::2], sorted(ends)[1::2], strict=False))
+)
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.lists(SPANS, min_size=1, max_size=5))
+def test_the_newest_step_in_common_is_the_last_of_all_in_common(held: list[tuple[tuple[int, int], ...]]) -> None:
+    common = set.intersection(*({s for first, last in spans for s in range(first, last + 1)} for spans in held))
+    assert cohorts.newest(held) == max(common, default=-1)
+    assert {s for first, last in cohorts.shared(held) for s in range(first, last + 1)} == common
