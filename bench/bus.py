@@ -34,7 +34,8 @@ class Journey:
         sources = [tensor.data_ptr() for tensor in self.tensors]
         self.copies = native.Copies(list(places), sources, [TENSOR_BYTES] * len(sources))
         self.stream = torch.cuda.Stream()
-        self.bus = native.Bus(self.stream.cuda_stream, os.eventfd(0))
+        self.words = torch.arange(native.Bus.NUMBERS, device="cuda"), torch.zeros(1, dtype=torch.int64).pin_memory()
+        self.bus = native.Bus(self.stream.cuda_stream, os.eventfd(0), *(word.data_ptr() for word in self.words))
 
     def begin(self, portion: int) -> int:
         torch.cuda.synchronize()

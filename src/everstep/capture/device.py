@@ -8,14 +8,16 @@ on the device first, in training's own order.
 import time
 from collections import deque
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 import torch
 
 from everstep import native
-from everstep.capture.bus import LARGE_PORTION_BYTES, Bus
+from everstep.capture.bus import Bus
 from everstep.capture.freshness import Freshness
 from everstep.capture.mover import HostMover, Parcel, Target, Tensors, fill, gaps
+from everstep.capture.stride import LEAST_BYTES, Stride
 from everstep.capture.tensors import in_order
 from everstep.capture.workbench import Load, Workbench, parts
 from everstep.native import driver, gpu
@@ -23,7 +25,7 @@ from everstep.ring.ring import E_DEVICE, Ring
 from everstep.store.memory import Block
 from everstep.types import Tensor
 
-PROBE_PORTIONS = 16
+PROBE_PORTIONS = 32
 PROBES = 4
 REHEARSAL_BYTES = 4096
 CROWDED = (
@@ -49,9 +51,9 @@ class DeviceMover:
         self._read: set[str] = set()
         self._in_place: dict[str, bool] = {}
         self._pinned: list[int] = []
-        self._reading: int | None = None
-        """The last copy that reads a state in place."""
-        self._waits: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque()
+        self._reading: Reading | None = None
+        self._stride = Stride()
+        self._waits: deque[tuple[torch.cuda.Event, torch.cuda.Event, Reading | None]] = deque()
         self._waited = 0.0
         self.bus_bytes_per_s: float | None = _measured(device, self._bus)
 
@@ -62,8 +64,11 @@ class DeviceMover:
     @property
     def waited_seconds(self) -> float:
         while self._waits and self._waits[0][1].query():  # type: ignore[no-untyped-call]
-            began, ended = self._waits.popleft()
-            self._waited += began.elapsed_time(ended) / 1e3
+            began, ended, reading = self._waits.popleft()
+            seconds = began.elapsed_time(ended) / 1e3
+            self._waited += seconds
+            if reading is not None and self.bus_bytes_per_s is not None:
+                self._stride.arrived(reading.portion, seconds, reading.nbytes / self.bus_bytes_per_s)
         return self._waited
 
     def rehearse(self, dtypes: Collection[torch.dtype], *, rounds: bool) -> None:
@@ -92,7 +97,9 @@ class DeviceMover:
             route = self._routes[parcel] = Route(parcel, pointers)
         if route.near is not None:
             self._near.copy(target, route.near)
-        self._reading = self._bus.copy(route.copies, target.address, list(route.ordered), pressing=True)
+        portion = self._stride.nbytes
+        number = self._bus.copy(route.copies, target.address, list(route.ordered), portion)
+        self._reading = Reading(number, portion, route.nbytes)
         route.ordered.clear()
         fill(target.memory, route.gaps)
 
@@ -132,7 +139,7 @@ class DeviceMover:
 
     def settle(self) -> bool:
         if self._reading is not None:  # what was packed may travel on
-            self._hold_back(self._reading)
+            self._hold_back(self._reading.number, self._reading)
             self._reading = None
         untouched = [self._fresh[what].untouched() for what in self._read]
         self._read.clear()
@@ -186,12 +193,12 @@ class DeviceMover:
             self._hold_back(self._bus.owed)
             self._bus.repay()
 
-    def _hold_back(self, number: int) -> None:
+    def _hold_back(self, number: int, reading: "Reading | None" = None) -> None:
         """Training goes on, on the device, when the copy with this number is done."""
         training = torch.cuda.current_stream(self._device)
         began = training.record_event(_clock())
         self._bus.hold_back(training, number)
-        self._waits.append((began, training.record_event(_clock())))
+        self._waits.append((began, training.record_event(_clock()), reading))
 
     def _direct(self, what: str, tensors: Tensors) -> bool:
         """Whether these are read in place; then they are looked at again when they are settled."""
@@ -201,6 +208,15 @@ class DeviceMover:
         if self._in_place[what]:
             self._read.add(what)
         return self._in_place[what]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The last copy that reads a state in place: its number, how much is asked for at a time, and of how much."""
+
+    number: int
+    portion: int
+    nbytes: int
 
 
 class Route:
@@ -213,9 +229,9 @@ class Route:
         held = [in_order(tensors[at].detach()) for at in far]
         self.pointers = pointers
         self.near = _part(parcel, near) if near else None
-        self.copies = native.Copies(
-            [places[at] for at in far], [tensor.data_ptr() for tensor in held], [described[at].nbytes for at in far]
-        )
+        sizes = [described[at].nbytes for at in far]
+        self.nbytes = sum(sizes)
+        self.copies = native.Copies([places[at] for at in far], [tensor.data_ptr() for tensor in held], sizes)
         self.gaps = gaps(described, places)
         self.ordered = [tensor for tensor, at in zip(held, far, strict=True) if tensor.data_ptr() != pointers[at]]
         """Copies in logical order, for this journey only."""
@@ -234,15 +250,15 @@ def _part(parcel: Parcel, which: Sequence[int]) -> Parcel:
 
 def _measured(device: torch.device, bus: Bus) -> float:
     """Bytes per second from this device to pinned host memory, in portions, as a state travels."""
-    source = torch.empty(LARGE_PORTION_BYTES, dtype=torch.uint8, device=device)
-    target = torch.empty(LARGE_PORTION_BYTES, dtype=torch.uint8, pin_memory=True)
-    portions = [LARGE_PORTION_BYTES] * PROBE_PORTIONS
+    source = torch.empty(LEAST_BYTES, dtype=torch.uint8, device=device)
+    target = torch.empty(LEAST_BYTES, dtype=torch.uint8, pin_memory=True)
+    portions = [LEAST_BYTES] * PROBE_PORTIONS
     copies = native.Copies([0] * len(portions), [source.data_ptr()] * len(portions), portions)
     found: list[float] = []
     for _ in range(PROBES):
         torch.cuda.current_stream(device).synchronize()
         began = time.perf_counter()
-        bus.arrive(bus.copy(copies, target.data_ptr(), pressing=True))
+        bus.arrive(bus.copy(copies, target.data_ptr(), portion=LEAST_BYTES))
         found.append(time.perf_counter() - began)
     return sum(portions) / min(found)
 

@@ -1,7 +1,7 @@
 """The compiled functions; promises are stated here, roundings in adam.hpp, sgd.hpp and docs/decisions/0002."""
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 Implementation = Literal["single", "foreach", "fused"]
 Capability = Literal["generic", "avx2", "avx512"]
@@ -50,9 +50,13 @@ class Bus:
 
     Made for the calling thread's CUDA context; `wakes` is an eventfd that is told of all copies that were asked for.
     Once the driver has refused one, every call raises RuntimeError, and nothing after it says that it arrived.
+    `numbers` is the address of the 64-bit numbers from 0 to NUMBERS - 1 on the device, `flag` that of a 0 in pinned
+    memory: behind each portion its number is copied there.
     """
 
-    def __init__(self, stream: int, wakes: int) -> None: ...
+    NUMBERS: ClassVar[int]
+
+    def __init__(self, stream: int, wakes: int, numbers: int, flag: int) -> None: ...
     def copy(self, copies: Copies, address: int, training: int, portion_bytes: int) -> int:
         """Into the block at `address`, once stream `training` has come as far as it is queued now. Their number."""
 

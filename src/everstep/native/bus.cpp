@@ -14,10 +14,14 @@
 namespace everstep {
 namespace {
 
-// How often to look whether training has come far enough, and whether a portion has arrived: until that is seen the bus
-// stands still, and others are served.
+// How often to look whether training has come far enough, and whether a portion has arrived; after so many glances in
+// vain, whether the driver has failed and it never will.
 constexpr auto kLook = std::chrono::microseconds(40);
 constexpr auto kGlance = std::chrono::microseconds(10);
+constexpr unsigned kPatience = 64;
+// What each piece of a portion takes besides its bytes, and how much of an estimate is what was seen last.
+constexpr double kPieceSeconds = 2e-6;
+constexpr double kLearn = 0.125;
 
 // The driver's own numbers.
 constexpr int kNotReady = 600;
@@ -83,15 +87,43 @@ void check(int code) {
 
 }  // namespace
 
+void Headway::asked(Clock::duration took) {
+    const double found = std::chrono::duration<double>(took).count();
+    asking_seconds_ += (found - asking_seconds_) * kLearn;
+}
+
+void Headway::left(Clock::time_point now, std::size_t nbytes, std::size_t pieces) {
+    left_ = now;
+    bytes_ = static_cast<double>(nbytes);
+    pieces_ = static_cast<double>(pieces);
+}
+
+void Headway::arrived(Clock::time_point now) {
+    const double seconds = std::chrono::duration<double>(now - left_).count() - kPieceSeconds * pieces_;
+    const double found = std::max(seconds, 0.0) / bytes_;
+    seconds_per_byte_ += (found - seconds_per_byte_) * (seconds_per_byte_ > 0 ? kLearn : 1.0);
+}
+
+// Never more than two are asked for: the device would turn to nobody else.
+Clock::time_point Headway::due() const {
+    if (seconds_per_byte_ <= 0) return Clock::time_point::max();
+    const double lead = std::chrono::duration<double>(2 * kGlance).count() + asking_seconds_;
+    const std::chrono::duration<double> wait(std::max(0.0, travel() - lead));
+    return left_ + std::chrono::duration_cast<Clock::duration>(wait);
+}
+
+double Headway::travel() const { return seconds_per_byte_ * bytes_ + kPieceSeconds * pieces_; }
+
 Copies::Copies(std::vector<std::uint64_t> places, std::vector<std::uint64_t> sources, std::vector<std::size_t> sizes) {
     if (places.size() != sources.size() || places.size() != sizes.size())
         throw std::invalid_argument("places, sources and sizes must be equally many.");
     lists = std::make_shared<const Lists>(Lists{std::move(places), std::move(sources), std::move(sizes)});
 }
 
-Bus::Bus(std::uintptr_t stream, int wakes) : stream_(reinterpret_cast<Stream>(stream)), wakes_(wakes), owner_(getpid()) {
+Bus::Bus(std::uintptr_t stream, int wakes, std::uint64_t numbers, std::uint64_t flag)
+    : stream_(reinterpret_cast<Stream>(stream)), wakes_(wakes), owner_(getpid()), numbers_(numbers),
+      flag_(reinterpret_cast<volatile std::uint64_t*>(flag)) {
     check(driver().context_get(&context_));
-    arrived_ = event();
     thread_ = std::thread(&Bus::run, this);
 }
 
@@ -141,7 +173,6 @@ void Bus::close() {
     if (!thread_.joinable()) return;
     thread_.join();
     for (const Event each : spare_) driver().event_destroy(each);
-    driver().event_destroy(arrived_);
 }
 
 std::uint64_t Bus::put(Job job) {
@@ -187,17 +218,13 @@ int Bus::perform(const Job& job) {
 
 // What is to be copied must have been made; in a hurry the device waits for that, and the thread does not.
 int Bus::await(const Job& job) {
-    if (const int code = until(job.after, job, kLook)) return code;
-    return driver().stream_wait(stream_, job.after, 0);
-}
-
-int Bus::until(Event event, const Job& job, std::chrono::microseconds pause) {
     while (!hurried(job)) {
-        const int code = driver().event_query(event);
+        const int code = driver().event_query(job.after);
+        if (code == 0) break;
         if (code != kNotReady) return code;
-        std::this_thread::sleep_for(pause);
+        std::this_thread::sleep_for(kLook);
     }
-    return 0;
+    return driver().stream_wait(stream_, job.after, 0);
 }
 
 int Bus::send(const Job& job) {
@@ -219,11 +246,44 @@ int Bus::send(const Job& job) {
     return queue(portion, job);
 }
 
-// Once the portion before it has arrived. With one more already waiting, a device would not turn to anybody else.
+// As the last portion is about to arrive. Any later, and the bus would stand still; any sooner, and others would not get
+// their turn between the two.
 int Bus::queue(std::vector<Piece>& portion, const Job& job) {
     if (portion.empty()) return 0;
-    int code = until(arrived_, job, kGlance);
-    if (code) return code;
+    int code = arrived(job, headway_.due());
+    if (code && code != kNotReady) return code;
+    const auto began = Clock::now();
+    if ((code = ask(portion))) return code;
+    headway_.asked(Clock::now() - began);
+    code = arrived(job, Clock::time_point::max());  // from then on this one travels
+    if (code && code != kNotReady) return code;
+    std::size_t nbytes = 0;
+    for (const Piece& piece : portion) nbytes += piece.nbytes;
+    headway_.left(Clock::now(), nbytes, portion.size());
+    ++last_;
+    portion.clear();
+    return 0;
+}
+
+// Whether the last portion has arrived, or kNotReady when it is that late, and in a hurry at once.
+int Bus::arrived(const Job& job, Clock::time_point end) {
+    for (unsigned looks = 0;; ++looks) {
+        if ((*flag_ - last_) % kNumbers < kNumbers / 2) {  // it, or the one behind it
+            if (looks) headway_.arrived(Clock::now());
+            return 0;
+        }
+        if (hurried(job) || Clock::now() >= end) return kNotReady;
+        if (looks % kPatience == kPatience - 1) {
+            const int code = driver().event_query(job.after);
+            if (code && code != kNotReady) return code;
+        }
+        std::this_thread::sleep_for(kGlance);
+    }
+}
+
+// In the order of the stream, its number comes last.
+int Bus::ask(const std::vector<Piece>& portion) {
+    int code = 0;
     if (driver().batch) {
         std::vector<std::uint64_t> targets, sources;
         std::vector<std::size_t> sizes;
@@ -240,8 +300,8 @@ int Bus::queue(std::vector<Piece>& portion, const Job& job) {
         for (const Piece& piece : portion)
             code = code ? code : driver().copy(reinterpret_cast<void*>(piece.target), piece.source, piece.nbytes, stream_);
     }
-    portion.clear();
-    return code ? code : driver().event_record(arrived_, stream_);
+    const std::uint64_t number = (last_ + 1) % kNumbers * sizeof(std::uint64_t);
+    return code ? code : driver().copy(const_cast<std::uint64_t*>(flag_), numbers_ + number, sizeof(std::uint64_t), stream_);
 }
 
 void Bus::refuse_if_failed() {

@@ -22,6 +22,29 @@ namespace everstep {
 using Stream = void*;
 using Event = void*;
 
+using Clock = std::chrono::steady_clock;
+
+// When to ask for the next portion: as long before the one under way arrives as asking takes. Beside a program that has
+// the driver's ear that is not short.
+class Headway {
+   public:
+    // The device was asked for a portion, which took so long.
+    void asked(Clock::duration took);
+    // A portion has begun to travel.
+    void left(Clock::time_point now, std::size_t nbytes, std::size_t pieces);
+    // It was seen to arrive.
+    void arrived(Clock::time_point now);
+    Clock::time_point due() const;
+
+   private:
+    double travel() const;
+
+    Clock::time_point left_;
+    double bytes_ = 0, pieces_ = 0;
+    double seconds_per_byte_ = 0;  // 0: not known yet
+    double asking_seconds_ = 0;
+};
+
 // Where bytes lie on the device, and where they go in a block: made once, sent as often as wanted. The thread shares
 // what is in it, not the Python object: it never needs the GIL.
 struct Copies {
@@ -37,7 +60,9 @@ struct Copies {
 class Bus {
    public:
     // For the calling thread's CUDA context. `wakes` is an eventfd, told of all copies that have been asked for.
-    Bus(std::uintptr_t stream, int wakes);
+    // `numbers`, 64 bits each from 0 to kNumbers - 1, lie on the device, `flag`, which is 0, in pinned memory: behind
+    // each portion its number is copied there. So nobody has to ask the driver whether it has arrived.
+    Bus(std::uintptr_t stream, int wakes, std::uint64_t numbers, std::uint64_t flag);
     ~Bus();
 
     // Copies into the block at `address`, once `training` has come as far as it is queued now, so many bytes at a time.
@@ -49,6 +74,8 @@ class Bus {
     void hurry(std::uint64_t number);
     std::uint64_t asked() const { return asked_.load(); }
     void close();
+
+    static constexpr std::uint64_t kNumbers = 512;  // a power of two
 
    private:
     struct Job {
@@ -70,7 +97,8 @@ class Bus {
     int await(const Job& job);
     int send(const Job& job);
     int queue(std::vector<Piece>& portion, const Job& job);
-    int until(Event event, const Job& job, std::chrono::microseconds pause);
+    int arrived(const Job& job, Clock::time_point end);
+    int ask(const std::vector<Piece>& portion);
     bool hurried(const Job& job) const { return hurried_.load() >= job.number; }
     void refuse_if_failed();
     Event event();
@@ -87,7 +115,10 @@ class Bus {
     std::atomic<std::uint64_t> asked_{0}, hurried_{0};
     std::atomic<int> failed_{0};
     bool closing_ = false;
-    Event arrived_ = nullptr;  // after the last portion
+    std::uint64_t numbers_;
+    volatile std::uint64_t* flag_;
+    std::uint64_t last_ = 0;  // the number of the last portion, without end
+    Headway headway_;
     std::thread thread_;
 };
 

@@ -75,7 +75,8 @@ NB_MODULE(_kernels, m) {
              "sources"_a, "sizes"_a);
     using Unlocked = nb::call_guard<nb::gil_scoped_release>;
     nb::class_<Bus>(m, "Bus")
-        .def(nb::init<std::uintptr_t, int>(), "stream"_a, "wakes"_a)
+        .def(nb::init<std::uintptr_t, int, std::uint64_t, std::uint64_t>(), "stream"_a, "wakes"_a, "numbers"_a, "flag"_a)
+        .def_prop_ro_static("NUMBERS", [](nb::handle) { return Bus::kNumbers; })
         .def("copy", &Bus::copy, "copies"_a, "address"_a, "training"_a, "portion_bytes"_a, Unlocked())
         .def("write", &Bus::write, "address"_a, "value"_a, Unlocked())
         .def("hurry", &Bus::hurry, "number"_a, Unlocked())

@@ -46,8 +46,9 @@ class Planner:
     def __init__(self, bus_bytes_per_s: float | None) -> None:
         self._bus = bus_bytes_per_s
         self._seconds: deque[float] = deque(maxlen=4)
+        self._waits: deque[float] = deque(maxlen=4)
         self._steps = -1
-        self._began = 0.0
+        self._began = self._waited = 0.0
         self._made: dict[bool, tuple[tuple[int, int], float, Plan]] = {}
 
     def stepped(self, now: float, waited: float = 0.0) -> None:
@@ -57,8 +58,14 @@ class Planner:
         own = now - waited
         if self._steps == COUNTED:
             self._seconds.append(max(own - self._began, STEP_SECONDS_MIN) / COUNTED)
+            self._waits.append((waited - self._waited) / COUNTED)
         if self._steps in (0, COUNTED):
-            self._steps, self._began = 0, own
+            self._steps, self._began, self._waited = 0, own, waited
+
+    def turned(self) -> None:
+        """What training waited until now was for something else."""
+        self._waits.clear()
+        self._steps = -1
 
     def plan(self, described: Sequence[Tensor], gradient_bytes: int, *, spread: bool) -> Plan:
         """The whole state in one step, until enough is known; spread over several if it may be and must."""
@@ -81,6 +88,15 @@ class Planner:
         alone = INTERFERENCE * gradient_bytes / self._bus / step
         states = max(0.0, plan.predicted.overhead - alone) * rounds / max(every, rounds, rest / step)
         return waited / step + alone + states
+
+    def whole(self, plan: Plan) -> float:
+        """The part of a step that it costs to take all of a state at each: what the plan says, and what training has
+        waited beyond that in each of the last few times of `COUNTED` steps. Beside a program that keeps the driver busy
+        the bus is slower than it was when it was measured, and nobody knows by how much before."""
+        assert plan.predicted is not None
+        seen = min(self._waits) if len(self._waits) == self._waits.maxlen else 0.0
+        beyond = max(0.0, seen - plan.predicted.stall_seconds)
+        return plan.predicted.overhead + beyond / statistics.median(self._seconds)
 
     def waited(self, gradient_bytes: int, state_bytes: int, *, packed: bool) -> float:
         """Seconds of each step on a device without memory to spare: training goes on when its gradients have left.

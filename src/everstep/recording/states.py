@@ -134,6 +134,7 @@ class States:
         elif self._link.areas.grow(AREAS["state"], self._sizes.state_bytes + AREA_SPARE_BYTES):
             self.give_up()
             self.alone, self._record_bytes = True, 0
+            self._planner.turned()
             self._link.warn(WHOLE)
 
     def take(self, step: int, *, to_disk: bool, must: bool = False) -> int | None:
@@ -149,8 +150,8 @@ class States:
         rested = time.perf_counter() + plan.stall_seconds / WAITING_SHARE
         if self._costly:
             self._memory_after = rested
-        if self.alone:
-            self._predict(plan, 0)
+        if self.alone and plan.predicted is not None:
+            self._predicted = self._planner.whole(plan)
             self.in_parts = self._better_in_parts(plan, fixed)
             self.alone = not self.in_parts
         later = self._later(plan, fixed)
@@ -286,14 +287,15 @@ class States:
 
     def _better_in_parts(self, plan: Plan, fixed: Fixed) -> bool:
         """Whether whole states cost too much, and memory has room for the other way, which costs less."""
-        if plan.predicted is None or plan.predicted.overhead <= WHOLE_OVERHEAD_MAX or not self._program.per_parameter:
+        whole = self._planner.whole(plan)
+        if whole <= WHOLE_OVERHEAD_MAX or not self._program.per_parameter:
             return False
         if self._mover.complaint:  # gradients would wait
             return False
         record_bytes = trained_bytes(self._program.roster)
         parts = self._planner.plan(fixed.described, record_bytes, spread=True)
         assert parts.predicted is not None
-        cheaper = parts.predicted.overhead < plan.predicted.overhead
+        cheaper = parts.predicted.overhead < whole
         surely = self._needed(len(parts.rounds) + 1, record_bytes)  # a step that turns out shorter needs one more
         return cheaper and self._link.areas.count > 1 and surely <= self._link.ring.data_bytes
 

@@ -20,7 +20,7 @@ def test_copies_must_be_equally_many() -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA driver here")
 def test_without_a_driver_it_says_so() -> None:
     with pytest.raises(RuntimeError, match="no CUDA driver"):
-        native.Bus(0, 0)
+        native.Bus(0, 0, 0, 0)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="another driver would be found before it")

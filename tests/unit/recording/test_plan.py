@@ -120,3 +120,40 @@ def test_what_training_waits_on_a_crowded_device_is_what_was_measured(source: st
         planner.stepped(at * step)
     waited = planner.waited(gradient, state_bytes, packed=packed)
     assert 100 * waited / step == pytest.approx(found[case, "overhead_pct"]["value"], abs=1.5)
+
+
+def waiting(described: list[Tensor], step: float, waits: list[float]) -> tuple[Planner, Plan]:
+    """After steps of so many seconds of their own, and so much more of waiting in each."""
+    planner, now, waited = Planner(BUS), 0.0, 0.0
+    planner.stepped(now, waited)
+    for wait in waits:
+        waited += wait
+        now += step + wait
+        planner.stepped(now, waited)
+    return planner, planner.plan(described, 0, spread=False)
+
+
+def test_a_state_that_is_late_step_after_step_costs_what_was_seen() -> None:
+    """774 M parameters in steps of 187 ms: a state fits, by what the bus gives while nothing is trained."""
+    described, _ = state(36, 1280)
+    planner, plan = waiting(described, 0.187, [0.010] * 40)
+    assert plan.predicted is not None
+    assert plan.predicted.overhead < 0.01
+    assert planner.whole(plan) == pytest.approx(plan.predicted.overhead + 0.010 / 0.187, rel=0.01)
+
+
+def test_what_was_late_for_a_while_is_not_held_against_it() -> None:
+    described, _ = state(36, 1280)
+    planner, plan = waiting(described, 0.187, [0.010] * 30 + [0.0] * 10)
+    assert plan.predicted is not None
+    assert planner.whole(plan) == plan.predicted.overhead
+    planner, plan = waiting(described, 0.187, [0.010] * 30)
+    assert planner.whole(plan) == plan.predicted.overhead, "thirty steps may still get better"
+
+
+def test_what_was_waited_before_a_turn_was_for_something_else() -> None:
+    described, _ = state(36, 1280)
+    planner, plan = waiting(described, 0.187, [0.010] * 40)
+    planner.turned()
+    assert plan.predicted is not None
+    assert planner.whole(plan) == plan.predicted.overhead

@@ -38,8 +38,9 @@ def until(word: bytearray, value: int) -> None:
 
 
 def main() -> None:
-    wakes, word = os.eventfd(0), bytearray(8)
-    bus = native.Bus(1, wakes)
+    wakes, word, flag = os.eventfd(0), bytearray(8), bytearray(8)
+    numbers = bytearray(b"".join(number.to_bytes(8, "little") for number in range(native.Bus.NUMBERS)))
+    bus = native.Bus(1, wakes, address(numbers), address(flag))
     for turn in range(1, 6):
         sources, addresses, places, target = blocks()
         driver.be_late(turn)
@@ -50,9 +51,10 @@ def main() -> None:
         assert bus.asked() >= number
         assert os.eventfd_read(wakes) == 1
     assert driver.most() <= PORTION
-    assert driver.all() == 5 * sum(SIZES)
     portions = -(-sum(SIZES) // PORTION)
-    assert driver.looked() == sum(turn + 1 + portions for turn in range(1, 6))  # whether it was made, and each arrived
+    assert driver.all() == 5 * (sum(SIZES) + 8 * portions)  # a number behind each
+    assert int.from_bytes(flag, "little") == 5 * portions % native.Bus.NUMBERS
+    assert driver.looked() == sum(turn + 1 for turn in range(1, 6))  # a number need not be asked for
 
     sources, addresses, places, target = blocks()
     driver.be_late(1 << 30)  # training never gets there; in a hurry that is the device's to wait for
@@ -62,6 +64,22 @@ def main() -> None:
     assert arrived(sources, places, target)
     assert driver.most() == (sum(SIZES) if sys.argv[2] == "batches" else max(SIZES))
     driver.be_late(0)
+
+    driver.lose_numbers(1)  # a portion travels, and the device fails meanwhile: nobody waits for ever
+    other_flag = bytearray(8)
+    other = native.Bus(1, wakes, address(numbers), address(other_flag))
+    number = other.copy(native.Copies(places, addresses, SIZES), address(target), 2, PORTION)
+    time.sleep(0.05)
+    assert other.asked() < number
+    driver.break_down()
+    ends = time.monotonic() + 20
+    while other.asked() < number:
+        assert time.monotonic() < ends, "waits for ever"
+        time.sleep(0.001)
+    with pytest.raises(RuntimeError, match="error 719"):
+        other.hurry(number)
+    other.close()
+    driver.recover()
 
     driver.fail_at(ctypes.c_int.in_dll(driver, "made").value)
 

@@ -8,7 +8,7 @@ using Word = std::uint64_t;
 
 extern "C" int made;
 int made;
-static int fails_at = -1, not_ready, looks;
+static int fails_at = -1, not_ready, looks, broken, loses;
 static Size largest, total;
 
 static int count(Size nbytes) {
@@ -24,7 +24,7 @@ int cuCtxSetCurrent(void*) { return 0; }
 int cuEventCreate(void** made, unsigned) { return *made = new char, 0; }
 int cuEventDestroy_v2(void* event) { return delete static_cast<char*>(event), 0; }
 int cuEventRecord(void*, void*) { return 0; }
-int cuEventQuery(void*) { return ++looks, not_ready > 0 && not_ready-- ? 600 : 0; }
+int cuEventQuery(void*) { return ++looks, broken ? 719 : not_ready > 0 && not_ready-- ? 600 : 0; }
 int cuStreamWaitEvent(void*, void*, unsigned) { return 0; }
 int cuStreamWriteValue64_v2(void*, Word address, Word value, unsigned) {
     if (const int code = count(0)) return code;
@@ -32,6 +32,7 @@ int cuStreamWriteValue64_v2(void*, Word address, Word value, unsigned) {
 }
 int cuMemcpyDtoHAsync_v2(void* target, Word source, Size nbytes, void*) {
     if (const int code = count(nbytes)) return code;
+    if (loses && nbytes == sizeof(Word)) return 0;
     return std::memcpy(target, reinterpret_cast<void*>(source), nbytes), 0;
 }
 #ifdef BATCHES
@@ -47,6 +48,9 @@ int cuMemcpyBatchAsync_v2(Word* targets, Word* sources, Size* sizes, Size many, 
 int cuThreadExchangeStreamCaptureMode(int*) { return 0; }
 
 void fail_at(int call) { fails_at = call; }
+void lose_numbers(int yes) { loses = yes; }
+void break_down() { broken = 1; }
+void recover() { broken = loses = 0; }
 void be_late(int queries) { not_ready = queries; }
 Size most() { return largest; }
 Size all() { return total; }
