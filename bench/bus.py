@@ -1,4 +1,5 @@
-"""How long training waits for a scalar while gigabytes are on their way from the GPU, and what pacing them costs.
+"""How long training waits for a scalar while gigabytes are on their way from the GPU, and what pacing them costs: on a
+device that does nothing else, and beside training.
 
 python -m bench.bus [--quick] [--json FILE]
 
@@ -9,12 +10,15 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
 from bench.harness import Row, main
+from bench.models import build
+from bench.overhead.blocks import timed
 from everstep import native
+from everstep.capture.mover import aligned
 
 MIB = 1 << 20
 ALL = 1 << 40
@@ -23,22 +27,19 @@ TENSOR_BYTES = 5 * MIB
 
 
 class Journey:
-    """Tensors that go to the host together, as a step's gradients do."""
+    """Tensors that go to the host together, as a step's gradients do, or a state."""
 
-    def __init__(self, nbytes: int) -> None:
-        self.tensors = [
-            torch.empty(TENSOR_BYTES, dtype=torch.uint8, device="cuda") for _ in range(nbytes // TENSOR_BYTES)
-        ]
-        self.host = torch.empty(len(self.tensors) * TENSOR_BYTES, dtype=torch.uint8, pin_memory=True)
-        places = range(0, self.host.nbytes, TENSOR_BYTES)
-        sources = [tensor.data_ptr() for tensor in self.tensors]
-        self.copies = native.Copies(list(places), sources, [TENSOR_BYTES] * len(sources))
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        self.tensors = tensors
+        sizes = [tensor.nbytes for tensor in tensors]
+        places, total = aligned(sizes)
+        self.host = torch.empty(total, dtype=torch.uint8, pin_memory=True)
+        self.copies = native.Copies(places, [tensor.data_ptr() for tensor in tensors], sizes)
         self.stream = torch.cuda.Stream()
         self.words = torch.arange(native.Bus.NUMBERS, device="cuda"), torch.zeros(1, dtype=torch.int64).pin_memory()
         self.bus = native.Bus(self.stream.cuda_stream, os.eventfd(0), *(word.data_ptr() for word in self.words))
 
     def begin(self, portion: int) -> int:
-        torch.cuda.synchronize()
         training = torch.cuda.current_stream().cuda_stream
         return int(self.bus.copy(self.copies, self.host.data_ptr(), training, portion))
 
@@ -49,18 +50,23 @@ class Journey:
 
 
 def measure(quick: bool) -> Iterator[Row]:
+    if not torch.cuda.is_available():
+        raise SystemExit("this needs a GPU")
     turns = 3 if quick else 15
-    journey = Journey((200 if quick else 1400) * MIB)
+    count = (200 if quick else 1400) * MIB // TENSOR_BYTES
+    journey = Journey([torch.empty(TENSOR_BYTES, dtype=torch.uint8, device="cuda") for _ in range(count)])
     matrix = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
     scalar = torch.ones((), device="cuda")
 
     def alone(portion: int) -> float:
+        torch.cuda.synchronize()
         began = time.perf_counter()
         journey.end(journey.begin(portion))
         return 1e3 * (time.perf_counter() - began)
 
     def read(portion: int) -> float:
         """Of the device's time: what the scalar takes after work of some milliseconds, as a loss does after a step."""
+        torch.cuda.synchronize()
         number = journey.begin(portion)
         before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         for _ in range(20):
@@ -78,6 +84,43 @@ def measure(quick: bool) -> Iterator[Row]:
         name = "all at once" if portion == ALL else f"{portion // MIB} MiB at a time"
         yield Row(f"{case}, {name}", "they take", middle(alone, portion, turns), "ms", "-")
         yield Row(f"{case}, {name}", "a scalar takes", middle(read, portion, turns), "ms", f"idle bus: {idle:.2f} ms")
+    journey.bus.close()
+    yield from beside("gpt-124m" if quick else "gpt-355m", 5 if quick else 12)
+
+
+def beside(name: str, steps: int) -> Iterator[Row]:
+    """A whole state, copied beside each step of a program that keeps the driver busy: eager, so with many launches."""
+    program = build(name, compiled=False, device=torch.device("cuda"))
+    timed(program, 3)
+    moments = [value for held in program.optimizer.state.values() for value in held.values()]
+    journey = Journey([*(parameter.detach() for parameter in program.model.parameters()), *moments])
+    under_way: list[tuple[int, torch.cuda.Event]] = []
+    arrived: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+
+    def join(*_: object) -> None:
+        """The optimizer is about to step: it waits until the state is copied, on the device."""
+        if under_way:
+            number, began = under_way.pop()
+            journey.bus.hurry(number)
+            arrived.append((began, journey.stream.record_event(torch.cuda.Event(enable_timing=True))))
+            torch.cuda.current_stream().wait_event(arrived[-1][1])
+
+    program.optimizer.register_step_pre_hook(join)
+    case = f"a state of {journey.host.nbytes / 1e9:.2g} GB beside {name} eager"
+    plain = timed(program, steps, warm=4, warm_s=2.0).step_s
+    for portion in PORTIONS:
+
+        def send(_at: int, portion: int = portion) -> None:
+            began = torch.cuda.current_stream().record_event(torch.cuda.Event(enable_timing=True))
+            under_way.append((journey.begin(portion), began))
+
+        step = timed(program, steps, send, warm=4, warm_s=1.0).step_s
+        join()
+        torch.cuda.synchronize()
+        took = statistics.median(began.elapsed_time(ended) for began, ended in arrived[-steps:])
+        each = "all at once" if portion == ALL else f"{portion // MIB} MiB at a time"
+        yield Row(f"{case}, {each}", "it takes", took, "ms", "until the last byte is there")
+        yield Row(f"{case}, {each}", "a step takes", 1e3 * step, "ms", f"without: {1e3 * plain:.1f} ms")
     journey.bus.close()
 
 

@@ -68,7 +68,7 @@ class DeviceMover:
             seconds = began.elapsed_time(ended) / 1e3
             self._waited += seconds
             if reading is not None and self.bus_bytes_per_s is not None:
-                self._stride.arrived(reading.portion, seconds, reading.nbytes / self.bus_bytes_per_s)
+                self._stride.arrived(reading.portion, seconds, reading.portion / self.bus_bytes_per_s)
         return self._waited
 
     def rehearse(self, dtypes: Collection[torch.dtype], *, rounds: bool) -> None:
@@ -99,7 +99,7 @@ class DeviceMover:
             self._near.copy(target, route.near)
         portion = self._stride.nbytes
         number = self._bus.copy(route.copies, target.address, list(route.ordered), portion)
-        self._reading = Reading(number, portion, route.nbytes)
+        self._reading = Reading(number, portion)
         route.ordered.clear()
         fill(target.memory, route.gaps)
 
@@ -212,11 +212,10 @@ class DeviceMover:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The last copy that reads a state in place: its number, how much is asked for at a time, and of how much."""
+    """The last copy that reads a state in place: its number, and how much of it is asked for at a time."""
 
     number: int
     portion: int
-    nbytes: int
 
 
 class Route:
@@ -229,9 +228,9 @@ class Route:
         held = [in_order(tensors[at].detach()) for at in far]
         self.pointers = pointers
         self.near = _part(parcel, near) if near else None
-        sizes = [described[at].nbytes for at in far]
-        self.nbytes = sum(sizes)
-        self.copies = native.Copies([places[at] for at in far], [tensor.data_ptr() for tensor in held], sizes)
+        self.copies = native.Copies(
+            [places[at] for at in far], [tensor.data_ptr() for tensor in held], [described[at].nbytes for at in far]
+        )
         self.gaps = gaps(described, places)
         self.ordered = [tensor for tensor, at in zip(held, far, strict=True) if tensor.data_ptr() != pointers[at]]
         """Copies in logical order, for this journey only."""

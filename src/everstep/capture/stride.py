@@ -1,17 +1,18 @@
-"""How much of a state is asked of the bus at a time: as little as brings it there before the optimizer's next step.
+"""How much of a state is asked of the bus at a time.
 
 Whoever reads a loss waits for what has been asked for, so a little at a time is kind. But the bus stands still for some
-tens of microseconds between one portion and the next, for longer beside a program that keeps the driver busy, and how
-long that is nobody knows beforehand. So it grows while training has to wait for the last portions of its states.
+tens of microseconds between one portion and the next, for longer beside a program that keeps the driver busy, and a
+state that comes late for that is waited for as well. Whether anybody reads anything cannot be seen. So a portion grows
+while training waits for longer than a portion takes: whoever reads at every step loses no more by that than it gains.
 """
 
 LEAST_BYTES = 16 << 20
 MOST_BYTES = 256 << 20
 """5 ms of a bus of 55 GB/s."""
-LATE_SHARE = 0.005
-"""Of the time that a state travels: training may wait for so much of it."""
-PATIENCE = 2
-"""States in a row that must have come late."""
+LATE_STATES = 2
+"""In a row, before a portion grows."""
+TIMELY_STATES = 32
+"""In a row, before it shrinks again: the first steps of a program are like no others. Twice as many each time."""
 
 
 class Stride:
@@ -19,12 +20,20 @@ class Stride:
 
     def __init__(self) -> None:
         self.nbytes = LEAST_BYTES
-        self._late = 0
+        self._late = self._timely = 0
+        self._patience = TIMELY_STATES
 
-    def arrived(self, nbytes: int, waited_seconds: float, travel_seconds: float) -> None:
-        """A state that was asked for `nbytes` at a time, and travels for so long on an idle bus."""
+    def arrived(self, nbytes: int, waited_seconds: float, portion_seconds: float) -> None:
+        """A state that was asked for `nbytes` at a time, which travel for so long."""
         if nbytes != self.nbytes:
             return  # it set out before the last change
-        self._late = self._late + 1 if waited_seconds > LATE_SHARE * travel_seconds else 0
-        if self._late >= PATIENCE and self.nbytes < MOST_BYTES:
-            self.nbytes, self._late = 2 * self.nbytes, 0
+        late = waited_seconds > portion_seconds
+        self._late, self._timely = (self._late + 1, 0) if late else (0, self._timely + 1)
+        if self._late >= LATE_STATES and self.nbytes < MOST_BYTES:
+            self._change(2 * self.nbytes)
+        elif self._timely >= self._patience and self.nbytes > LEAST_BYTES:
+            self._change(self.nbytes // 2)
+            self._patience *= 2
+
+    def _change(self, nbytes: int) -> None:
+        self.nbytes, self._late, self._timely = nbytes, 0, 0
