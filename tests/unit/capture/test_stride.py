@@ -1,6 +1,6 @@
 """States are asked for in portions that grow while training waits for them, and shrink when that was long ago."""
 
-from everstep.capture.stride import LATE_STATES, LEAST_BYTES, MOST_BYTES, TIMELY_STATES, Stride
+from everstep.capture.stride import LATE_SHARE, LATE_STATES, LEAST_BYTES, MOST_BYTES, TIMELY_STATES, Stride
 
 BUS = 55e9
 
@@ -17,7 +17,7 @@ def waited(portion: int, nbytes: int, gap: float, room: float) -> float:
 def test_it_stays_small_while_states_come_in_time() -> None:
     stride = Stride()
     for _ in range(1000):
-        travel(stride, LEAST_BYTES / BUS / 2)
+        travel(stride, LATE_SHARE * LEAST_BYTES / BUS / 2)
     assert stride.nbytes == LEAST_BYTES
 
 
@@ -28,15 +28,15 @@ def test_one_late_state_is_no_reason() -> None:
     assert stride.nbytes == LEAST_BYTES
 
 
-def test_it_grows_until_training_waits_no_longer_than_a_portion_takes() -> None:
+def test_it_grows_until_training_waits_for_no_more_than_a_part_of_a_portion() -> None:
     """774 M parameters, 9.3 GB, in steps of 187 ms, where small portions bring it 15 ms late."""
     stride, nbytes = Stride(), 9_289_000_000
     for _ in range(20):
         travel(stride, waited(stride.nbytes, nbytes, 1e-4, 0.177))
     left = waited(stride.nbytes, nbytes, 1e-4, 0.177)
-    assert left <= stride.nbytes / BUS
+    assert left <= LATE_SHARE * stride.nbytes / BUS
     before = waited(stride.nbytes // 2, nbytes, 1e-4, 0.177)
-    assert before > stride.nbytes // 2 / BUS, "and no further"
+    assert before > LATE_SHARE * (stride.nbytes // 2) / BUS, "and no further"
 
 
 def test_what_set_out_before_a_change_says_nothing_of_it() -> None:
