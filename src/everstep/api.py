@@ -14,7 +14,7 @@ from typing import Literal, Self
 
 from everstep import __version__
 from everstep.capture.context import Context, Stateful
-from everstep.capture.mover import HostMover, Mover
+from everstep.capture.mover import mover
 from everstep.capture.roster import Model, Optimizers, call_the_roll
 from everstep.company import Company, company, meet
 from everstep.errors import Damaged, EverstepError, Misuse, NotAcknowledged, ReplayDiffers
@@ -25,6 +25,7 @@ from everstep.log.inventory import survey
 from everstep.recording.joint import Joint, join
 from everstep.recording.program import Program, laid_out
 from everstep.recording.recording import Recording
+from everstep.recording.room import room
 from everstep.recover import choose
 from everstep.recover.in_step import by_itself
 from everstep.recover.ledger import Ledger
@@ -112,7 +113,10 @@ class Run:
         memory = self._from_memory(step) if joint is None else joint.reached if joint.memory else None
         epoch, replayed, reached = (None, None, memory) if memory is not None else self._from_disk(step, joint)
         self._program.arrived(restored=self._ledger is not None)
-        recording = Recording(self._link, self._program, self._settings, self._mover(), together=self._ranks.world > 1)
+        recording = Recording(
+            self._link, self._program, self._settings, mover(self._program.roster.parameters.values()),
+            free_bytes=room(self._ranks), together=self._ranks.world > 1,
+        )  # fmt: skip
         if replayed is not None and self._ledger is not None:
             log_bytes = sum(record.frame.nbytes for record in replayed.records)
             recording.resumed(replayed.base.nbytes, log_bytes, len(replayed.records), self._ledger.replay_seconds)
@@ -259,15 +263,6 @@ class Run:
         strict = self._settings.unmatched == "refuse"
         roster, context = self._program.roster, self._program.context
         self._ledger = onto_program(ways, roster, context, strict=strict, in_step=by_itself(roster))
-
-    def _mover(self) -> Mover:
-        """Copies on a stream of their own where training runs on one CUDA device; elsewhere at once."""
-        devices = {p.device for p in self._program.roster.parameters.values()}
-        if {device.type for device in devices} != {"cuda"} or len(devices) > 1:
-            return HostMover()
-        from everstep.capture.device import DeviceMover
-
-        return DeviceMover(devices.pop())
 
     def _running(self) -> Recording:
         if self._recording is None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-import everstep
+from everstep import api
 from tests.late import LateMover
 
 
@@ -11,9 +11,9 @@ def late(monkeypatch: pytest.MonkeyPatch) -> list[LateMover]:
     """Runs copy as a device does, later; the movers they got, in the order in which they resumed."""
     made: list[LateMover] = []
 
-    def mover(_run: everstep.Run) -> LateMover:
+    def mover(_parameters: object) -> LateMover:
         made.append(LateMover())
         return made[-1]
 
-    monkeypatch.setattr(everstep.Run, "_mover", mover)
+    monkeypatch.setattr(api, "mover", mover)
     return made

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-import everstep
+from everstep import api
 from everstep.recording.plan import Plan, Planner
 from tests.exact.test_late import Program, opened
 from tests.late import LateMover
@@ -34,7 +34,7 @@ def in_parts(rounds: int) -> None:
 
 
 def child(path: str, steps: int, rounds: int) -> None:
-    everstep.Run._mover = lambda _run: LateMover()  # type: ignore[method-assign, assignment, return-value]
+    api.mover = lambda _parameters: LateMover()
     in_parts(rounds)
     program = Program()
     run = opened(Path(path), program, buffer_bytes_max=1_200_000)
@@ -83,7 +83,7 @@ def test_a_state_in_parts_is_repaired_to_one_step(rounds: int, steps: int, tmp_p
 
 
 def test_an_edit_gives_up_the_parts_taken_so_far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(everstep.Run, "_mover", lambda _run: LateMover())
+    monkeypatch.setattr(api, "mover", lambda _parameters: LateMover())
     monkeypatch.setattr(Planner, "plan", Planner.plan)
     in_parts(3)
     program = Program()
@@ -115,7 +115,7 @@ def test_a_base_of_which_a_part_is_packed_first_is_of_one_step(tmp_path: Path, m
         packed.append(not spread)
         return Plan((everything,), frozenset() if spread else frozenset(everything[::2]), None)
 
-    monkeypatch.setattr(everstep.Run, "_mover", lambda _run: LateMover())
+    monkeypatch.setattr(api, "mover", lambda _parameters: LateMover())
     monkeypatch.setattr(Planner, "plan", plan)
     program = Program()
     with opened(tmp_path / "run", program, base_log_bytes_max=20_000) as run:

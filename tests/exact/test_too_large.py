@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import everstep
+from everstep import api
 from everstep.recording.plan import Planner
 from everstep.ring.ring import Entry
 from tests.late import LateMover
@@ -50,7 +51,7 @@ def on_a_slow_bus(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("everstep.ring.size.RING_BYTES_MIN", 0)
     patch.setattr("everstep.capture.measure.HEAD_BYTES", 4096)
     patch.setattr("everstep.recording.recording.HEAD_BYTES", 4096)
-    patch.setattr(everstep.Run, "_mover", lambda _run: LateMover(BUS))
+    patch.setattr(api, "mover", lambda _parameters: LateMover(BUS))
     patch.setattr(Planner, "stepped", stepped)
 
 
@@ -170,7 +171,7 @@ def test_no_memory_to_pack_a_state_costs_that_state_and_no_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on_a_slow_bus(monkeypatch)
-    monkeypatch.setattr(everstep.Run, "_mover", lambda _run: Crowded(0.6 * BUS))
+    monkeypatch.setattr(api, "mover", lambda _parameters: Crowded(0.6 * BUS))
     monkeypatch.setattr("everstep.recording.states.WAITING_SHARE", 1.0)
     monkeypatch.setattr(Crowded, "asked", 0)
     program = Program()

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import everstep
+from everstep import api
 from everstep.capture import bus
 from everstep.recording import states
 from everstep.ring.ring import STATE, UPDATE
@@ -37,7 +38,7 @@ class Crowded(LateMover):
 
 def trained(path: Path, steps: int, mover: Crowded, **settings: Any) -> tuple[Program, everstep.Run, list[int]]:
     """And which kind of entry each step became."""
-    everstep.Run._mover = lambda _run: mover  # type: ignore[method-assign, assignment, return-value]
+    api.mover = lambda _parameters: mover
     program, kinds = Program(), []
     run = opened(path, program, **settings)
     run.resume()
@@ -50,7 +51,7 @@ def trained(path: Path, steps: int, mover: Crowded, **settings: Any) -> tuple[Pr
 
 @pytest.fixture(autouse=True)
 def _restored(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(everstep.Run, "_mover", everstep.Run._mover)
+    monkeypatch.setattr(api, "mover", api.mover)
 
 
 def child(path: str, steps: int) -> None:

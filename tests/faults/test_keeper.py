@@ -99,9 +99,10 @@ def test_a_killed_trainers_newest_step_is_resumed_from_memory(tmp_path: Path) ->
 KILLED = """
 import os, sys
 sys.path.insert(0, {root!r})
-from everstep.capture import measure
+from everstep.recording import room
+from everstep.store.spare import Spare
 from tests.faults.conftest import Small
-measure.available_bytes = lambda: {free}
+room.spare = lambda: Spare({free}, "here")
 program = Small()
 run = program.open({run!r})
 run.resume()

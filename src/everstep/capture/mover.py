@@ -1,6 +1,6 @@
 """Brings tensors' bytes into memory that outlives this process. From host memory: at once, on all threads."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -150,6 +150,16 @@ class HostMover:
 
     def release(self) -> None:
         pass
+
+
+def mover(parameters: Iterable[torch.Tensor]) -> Mover:
+    """Copies are made beside training where that runs on one CUDA device, elsewhere at once."""
+    devices = {parameter.device for parameter in parameters}
+    if {device.type for device in devices} != {"cuda"} or len(devices) > 1:
+        return HostMover()
+    from everstep.capture.device import DeviceMover
+
+    return DeviceMover(devices.pop())
 
 
 def rounded(tensor: torch.Tensor, told: Tensor) -> torch.Tensor:

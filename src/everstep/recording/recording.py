@@ -36,7 +36,9 @@ PIN_SECONDS = 600.0
 class Recording:
     """One run's steps. `commit` hands one over. If `together`, other ranks do the same with theirs."""
 
-    def __init__(self, link: Link, program: Program, settings: Settings, mover: Mover, *, together: bool) -> None:
+    def __init__(
+        self, link: Link, program: Program, settings: Settings, mover: Mover, *, free_bytes: int, together: bool
+    ) -> None:
         self._link = link
         self._program = program
         self._settings, self._stall = settings, settings.stall_ms_max / 1000
@@ -47,7 +49,7 @@ class Recording:
             program.roster, mover, self._take, captures=captures, rounds=captures and settings.gradients == "bf16",
             by_layer=settings.source == "layer", about_to_step=self._confirm,
         )  # fmt: skip
-        self._states = States(link, program, settings, mover, self._vouch, together=together)
+        self._states = States(link, program, settings, mover, self._vouch, free_bytes=free_bytes, together=together)
         self._proof = Proof() if not self._hooks.exact else None
         self._unsettled: list[tuple[int, int]] = []
         self._awaited = -1

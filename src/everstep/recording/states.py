@@ -60,7 +60,7 @@ class States:
 
     def __init__(
         self, link: Link, program: Program, settings: Settings, mover: Mover, vouch: Callable[[int, int], None],
-        *, together: bool,
+        *, free_bytes: int, together: bool,
     ) -> None:  # fmt: skip
         self._link, self._program, self._settings, self._mover, self._vouch = link, program, settings, mover, vouch
         self._camera = Camera()
@@ -70,8 +70,9 @@ class States:
         asked = settings.source == "auto" and settings.gradients == "exact" and mover.bus_bytes_per_s is not None
         self._turns = asked and not together  # ranks may be a step apart, and of states memory holds the newest alone
         self._sizes = measure(
-            program.roster, program.context, settings, link.left_bytes, spreads=spreads, turns=self._turns
-        )
+            program.roster, program.context, settings, free_bytes + link.left_bytes,
+            spreads=spreads, turns=self._turns,
+        )  # fmt: skip
         self._fill: Fill | None = None
         self._late: tuple[Area, Fixed, tuple[int, ...], int, int, bool] | None = None
         self._packs = True

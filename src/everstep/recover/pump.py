@@ -14,7 +14,7 @@ from typing import Self
 
 from everstep.store.base import Index, Stored
 from everstep.store.disk import Files
-from everstep.store.memory import available_bytes
+from everstep.store.spare import spare
 
 LEAD_BYTES = 1 << 30
 """So far ahead of those who read, at most."""
@@ -66,7 +66,7 @@ class Pump:
         for course in courses:
             self._starts[course.path] = total
             total += course.end
-        self._lead = max(STEP_BYTES, min(LEAD_BYTES, available_bytes() // ranks_here() // LEAD_SHARE))
+        self._lead = max(STEP_BYTES, min(LEAD_BYTES, spare().nbytes // ranks_here() // LEAD_SHARE))
         self._brought = self._asked = 0
         self._over = False
         self._turn = threading.Condition()

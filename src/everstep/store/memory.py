@@ -4,7 +4,6 @@ A memfd rather than a file in /dev/shm: containers often have 64 MB there, and n
 process left. It is sealed, so that no holder can shrink it under another's feet.
 """
 
-import contextlib
 import ctypes
 import fcntl
 import mmap
@@ -46,14 +45,3 @@ def create(name: str, nbytes: int, *, present: bool) -> Block:
     except BaseException:
         os.close(descriptor)
         raise
-
-
-def available_bytes() -> int:
-    """Memory that can be had now: what the host has free, and what this process's container leaves of it."""
-    free = 1 << 62
-    with contextlib.suppress(OSError, ValueError), open("/proc/meminfo") as lines:
-        free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-    group = "/sys/fs/cgroup/memory"
-    with contextlib.suppress(OSError, ValueError), open(f"{group}.max") as limit, open(f"{group}.current") as used:
-        free = min(free, int(limit.read()) - int(used.read()))
-    return max(free, 0)
