@@ -65,5 +65,9 @@ class StoreFailed(EverstepError):
     """The directory cannot be written at all (missing, read-only, not permitted)."""
 
 
+class TooLittleMemory(EverstepError):
+    """Not even one state and two records fit into the host memory that may be used: allow more, or record less."""
+
+
 class NotAcknowledged(EverstepError, TimeoutError):
     """`wait` ran out of time; `run.health` says why the step is not durable yet."""

@@ -19,7 +19,8 @@ class Settings:
     gradients: Literal["exact", "bf16"] = "exact"
     """bf16: gradients are rounded *before* the optimizer consumes them: half the bytes, and replay stays exact."""
     buffer_bytes_max: int | None = None
-    """Host memory for steps on their way to the disk and for the memory tier. None: as needed, half of what is free."""
+    """Host memory for steps on their way to the disk and for the memory tier, of each rank. None: as needed, half of
+    this rank's part of what is free; more of it only if nothing could be held otherwise."""
     stall_ms_max: int = 500
     """How long one commit may wait for a full buffer; after that the step is not recorded, visibly."""
     segment_bytes: int = 256 * MIB

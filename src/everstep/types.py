@@ -125,6 +125,17 @@ class DataPlace(msgspec.Struct, frozen=True, array_like=True):
     world: int
 
 
+UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def size(count: int) -> str:
+    """So many bytes, as people say it."""
+    value, at = float(count), 0
+    while value >= 1024 and at + 1 < len(UNITS):
+        value, at = value / 1024, at + 1
+    return f"{count} B" if at == 0 else f"{value:.1f} {UNITS[at]}"
+
+
 def padded(count: int) -> int:
     """`count` rounded up to the alignment."""
     return -(-count // ALIGN) * ALIGN

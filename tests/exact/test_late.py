@@ -43,7 +43,7 @@ def opened(path: Path, program: Program, **settings: Any) -> everstep.Run:
 
 
 @pytest.mark.parametrize("source", ["gradient", "state"])
-@pytest.mark.parametrize("buffer_bytes_max", [None, 1 << 20, 200_000])
+@pytest.mark.parametrize("buffer_bytes_max", [None, 1 << 20, 400_000])
 def test_every_step_is_recorded_and_comes_back(
     source: str, buffer_bytes_max: int | None, tmp_path: Path, late: list[LateMover]
 ) -> None:
@@ -59,7 +59,7 @@ def test_every_step_is_recorded_and_comes_back(
                 if run._link.tally.newest >= 0 and run._link.areas.count > 1:
                     assert run.acknowledged("memory") >= step, "a step later at most"
             health = run.health
-        if source == "gradient" or buffer_bytes_max != 200_000:
+        if source == "gradient" or buffer_bytes_max != 400_000:
             assert (health.not_recorded, health.committed) == (0, until), health
         else:  # one area only, and the disk reads it: visibly not every state is taken
             assert health.committed == until

@@ -111,7 +111,7 @@ def test_the_disk_goes_on_across_the_turn_and_all_of_it_is_said(tmp_path: Path) 
         ({"source": "gradient"}, BUS),
         ({"gradients": "bf16"}, BUS),
         ({}, 1e5),
-        ({"buffer_bytes_max": 200_000}, BUS),
+        ({"buffer_bytes_max": 400_000}, BUS),
     ],
     ids=["it was told to", "it rounds them", "a step is too short for a state", "there is no memory for states"],
 )

@@ -80,7 +80,7 @@ def test_a_stalled_disk_costs_a_bounded_wait_and_then_a_visible_gap(tmp_path: Pa
     go.set()
     around(lambda disk: StalledDisk(disk, go))
     program = Small(width=64)
-    settings = everstep.Settings(buffer_bytes_max=60_000, stall_ms_max=10)
+    settings = everstep.Settings(buffer_bytes_max=450_000, stall_ms_max=10)
     with program.open(tmp_path / "run", settings=settings) as run:
         run.resume()
         program.step()

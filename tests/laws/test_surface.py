@@ -19,6 +19,7 @@ RUN = {"resume", "commit", "acknowledged", "wait", "health", "predicted", "ledge
 ERRORS = {
     "EverstepError", "NotARun", "UnknownFormat", "RunInUse", "Fenced", "Damaged", "StepNotHeld", "Mismatch",
     "ReplayDiffers", "CannotReplay", "Unsupported", "Misdescribed", "Misuse", "StoreFailed", "NotAcknowledged",
+    "TooLittleMemory",
 }  # fmt: skip
 
 

@@ -6,19 +6,12 @@ from typing import Any
 import click
 import msgspec
 
-UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+from everstep.types import size as size
 
 
 def clean(text: str, keep: str = "") -> str:
     """The text with everything that a terminal would obey, or could not show, written out."""
     return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
-
-
-def size(count: int) -> str:
-    value, at = float(count), 0
-    while value >= 1024 and at + 1 < len(UNITS):
-        value, at = value / 1024, at + 1
-    return f"{count} B" if at == 0 else f"{value:.1f} {UNITS[at]}"
 
 
 def spans(found: Sequence[Sequence[int]]) -> str:

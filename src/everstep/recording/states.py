@@ -15,6 +15,7 @@ from everstep.capture.measure import AREAS, measure, trained_bytes
 from everstep.capture.mover import Mover, offsets
 from everstep.capture.snapshot import Camera, Fixed, Picture
 from everstep.capture.workbench import WORKBENCH_BYTES
+from everstep.errors import TooLittleMemory
 from everstep.keeper.link import Link
 from everstep.recording.disk_turn import DiskTurn
 from everstep.recording.plan import Plan, Planner
@@ -23,9 +24,8 @@ from everstep.ring import ring as rings
 from everstep.ring.areas import TAKEN, Area
 from everstep.ring.pen import Extent
 from everstep.ring.ring import Ring
-from everstep.ring.size import GIB
 from everstep.settings import Settings
-from everstep.types import padded
+from everstep.types import padded, size
 
 ANY_BYTES = 1 << 62
 AREA_SPARE_BYTES = 1 << 20
@@ -107,12 +107,15 @@ class States:
         areas.count = max(areas.count, min(sizes.areas, AREAS[self._settings.source]))
         if areas.count == 1:
             self._link.warn(
-                f"no memory tier: it needs at least {sizes.least_bytes / GIB:.1f} GiB, and of the memory that is free "
-                f"{sizes.limit_bytes / GIB:.1f} GiB may be used. Should the trainer be killed, it resumes from the "
+                f"no memory tier: it needs at least {size(sizes.least_bytes)}, and of the memory that is free "
+                f"{size(sizes.limit_bytes)} may be used. Should the trainer be killed, it resumes from the "
                 "disk. Settings(buffer_bytes_max=...) allows more, Settings(gradients='bf16') needs less."
             )
 
     def ring(self) -> Ring:
+        """A new one. Who goes on in the memory of a trainer before has all there is to have, and needs none."""
+        if self._sizes.refusal:
+            raise TooLittleMemory(self._sizes.refusal)
         return rings.create(self._sizes.ring_bytes, present=False)
 
     def make_room(self) -> None:
@@ -270,8 +273,8 @@ class States:
         ring, needed = self._link.ring.data_bytes, self._needed(rounds, record_bytes)
         self._link.warn(
             f"memory does not hold every step: a state takes {rounds} steps to copy, and the records of twice as many "
-            f"need {needed / GIB:.1f} GiB, of which there are {ring / GIB:.1f}. Settings(buffer_bytes_max=...) allows "
-            "more, Settings(gradients='bf16') needs less.",
+            f"need {size(needed)}, of which there are {size(ring)}. Settings(buffer_bytes_max=...) allows more, "
+            "Settings(gradients='bf16') needs less.",
             kind="memory does not hold every step",
         )
 
