@@ -3,7 +3,7 @@ same everywhere, and param groups put together of groups that differ. Found in t
 changed.
 """
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Any
 
 from everstep.capture.roster import Roster
@@ -52,18 +52,28 @@ def _uncut(indexes: Sequence[Index], roster: Roster, optimizers: Container[str])
 
 
 def _torn(indexes: Sequence[Index], roster: Roster, optimizers: Container[str]) -> Iterator[str]:
+    """Of writers whose bases are of the same step: at another one a schedule had given every group another rate. How
+    all of them were at the step that is wanted shows when their logs have been replayed."""
     for key, groups in roster.groups():
         if key not in optimizers:
             continue
-        told = {
-            (index.held[name].logical if name in index.held else name): _plain(group.hyper)
+        home = {name: at for at, names in enumerate(groups) for name in map(roster.logical, names)}
+        told: dict[tuple[int, int], Any] = {}
+        torn = {
+            home[name]
             for index in indexes for entry in index.content.optimizers if entry.key == key
-            for group in entry.groups for name in group.parameters
+            for group in entry.groups for name in _logical(index, group.parameters) if name in home
+            if told.setdefault((home[name], index.step), hyper := _plain(group.hyper)) != hyper
         }  # fmt: skip
-        for at, names in enumerate(groups):
-            kinds = [told[name] for name in map(roster.logical, names) if name in told]
-            if any(one != kinds[0] for one in kinds[1:]):
-                yield f"optimizer {key!r}, group {at}: its parameters were in groups that differ in the run"
+        yield from (torn_apart(key, at) for at in sorted(torn))
+
+
+def torn_apart(key: str, at: int) -> str:
+    return f"optimizer {key!r}, group {at}: its parameters were in groups that differ in the run"
+
+
+def _logical(index: Index, names: Iterable[str]) -> Iterator[str]:
+    return (index.held[name].logical if name in index.held else name for name in names)
 
 
 def _plain(tree: Any) -> Any:

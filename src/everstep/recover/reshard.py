@@ -331,6 +331,6 @@ def _place_hyper(roster: Roster, hyper: Hyper, optimizers: Container[str]) -> No
         for at, names in enumerate(groups):
             told = [hyper[key, name] for name in map(roster.logical, names) if (key, name) in hyper]
             if any(one != told[0] for one in told[1:]):
-                raise Mismatch(f"optimizer {key!r}, group {at}: its parameters were in groups that differ in the run.")
+                raise Mismatch(f"{anew.torn_apart(key, at)}. The program has been changed, and is not to be used.")
             found.append(told[0] if told else {})
         place_groups(found, roster.optimizers[key])
