@@ -60,6 +60,6 @@ def test_groups_that_differed_are_not_put_together(tmp_path: Path) -> None:
     program.optimizer = torch.optim.AdamW([{"params": held, "weight_decay": 0.1}], lr=1e-2)
     program.schedule = torch.optim.lr_scheduler.ExponentialLR(program.optimizer, 0.97)
     before = program.whole()
-    with opened(tmp_path / "run", program) as run, pytest.raises(Mismatch, match="group 0: .* groups that differ"):
+    with opened(tmp_path / "run", program) as run, pytest.raises(Mismatch, match=r"group 0: .* groups that differ"):
         run.resume()
     assert differences(program.whole(), before) == []
