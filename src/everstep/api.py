@@ -122,7 +122,7 @@ class Run:
             recording.resumed(replayed.base.nbytes, log_bytes, len(replayed.records), self._ledger.replay_seconds)
         fresh = joint is not None and epoch is None and memory is None  # then it begins with a base
         changed = self._ledger.changed if self._ledger is not None and not fresh else None
-        if memory is not None and self._program.replica[1] > 1:
+        if memory is not None and joint is not None and joint.shared:
             changed = changed or "the ranks share the writing anew"
         assert reached is not None
         recording.begin(reached, epoch, memory=memory is not None, changed=changed)
@@ -245,7 +245,8 @@ class Run:
     def _join(self, step: int | None) -> Joint:
         strict = self._settings.unmatched == "refuse"
         joint = join(self._ranks, self._disk, self._url, self._link, self._program, step, strict=strict)
-        self._ledger, self._peers, self._program.replica = joint.ledger, joint.peers, joint.replica
+        self._ledger, self._peers = joint.ledger, joint.peers
+        self._program.replica, self._program.cohort = joint.replica, joint.cohort
         return joint
 
     def _from_disk(self, step: int | None, joint: Joint | None) -> tuple[int | None, choose.Route | None, int]:

@@ -1,7 +1,8 @@
 """Resuming what several ranks train together: they offer what each has in memory, rank 0 looks at the files, decides.
 
 From memory, if every rank's own part of one common step is there and the disk has nothing newer; else from the files of
-all writers, whatever part each of them held.
+all writers, whatever part each of them held. Memory that fewer ranks take up than began it does not go on: on the disk
+each may have written a share only of what they held alike.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,7 +26,7 @@ from everstep.recover.reshard import onto_shards
 from everstep.recover.ways import MemoryWay, Way
 from everstep.recover.writers import Writers
 from everstep.ring.held import Held
-from everstep.ring.ring import Ring
+from everstep.ring.ring import W_COHORT, W_WRITERS, Ring
 from everstep.store import cohort as cohorts
 from everstep.store import state
 from everstep.store.cohort import Cohort, Peers
@@ -33,6 +34,7 @@ from everstep.store.disk import Disk
 from everstep.store.memory import Block
 
 Left = tuple[Ring, Mapping[int, Block], Held]
+NOTHING = (-1, -1, (0, 1))
 ELSEWHERE = (
     "An optimizer that does not work element by element is replayed by the ranks that trained: resume with as many, "
     "laid out as they were, or at a base that 'everstep ls' lists. Settings(source='state') records steps that need no "
@@ -42,23 +44,27 @@ ELSEWHERE = (
 
 @dataclass(frozen=True, slots=True)
 class Joint:
-    """Where the program is now. `epoch`: of this rank's writer, if its log goes on. `replica`: which of the ranks that
-    hold the same this one is, and how many they are."""
+    """Where the program is now. `epoch`: of this rank's writer, if its log goes on; `memory`: whether what a trainer
+    before left there does. `replica`: which of the ranks that hold the same this one is, and how many they are;
+    `shared`: whether they share the writing, or did."""
 
     reached: int
     epoch: int | None
     memory: bool
     ledger: Ledger | None
     peers: Peers
+    cohort: tuple[int, int]
     replica: tuple[int, int] = (0, 1)
+    shared: bool = False
 
 
 class Offer(msgspec.Struct, frozen=True):
-    """The epoch a rank writes in, and the steps that it can restore from memory; -1 for none."""
+    """The epoch a rank writes in, and the steps that it can restore from memory; -1 for none. `cohort` began that."""
 
     epoch: int
     first: int = -1
     last: int = -1
+    cohort: tuple[int, int] = (0, 1)
     in_step: bool = False
     """Whether its optimizers need the other ranks: then all of them start at the same step."""
 
@@ -71,10 +77,12 @@ class Twin(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """`memory`: every rank takes its own part from there. `disk` is the newest step that files hold as a whole."""
+    """`memory`: every rank takes its own part from there, and `goes_on` in it. `disk`: the newest step that files hold
+    as a whole."""
 
     cohort: Cohort
     memory: bool
+    goes_on: bool
     disk: int
 
 
@@ -90,7 +98,8 @@ def join(
     twin = Twin(twins, held(program.roster) if len(twins) > 1 else "")
     said = _met(ranks, "twins", _paired, msgspec.json.encode(twin).decode())
     replica = msgspec.json.decode(said, type=tuple[tuple[int, int], ...])[ranks.rank]
-    return replace(joint, replica=replica, epoch=joint.epoch if replica[1] == 1 else None)
+    shared = replica[1] > 1 or (joint.memory and _was_shared(link.left()))
+    return replace(joint, replica=replica, shared=shared, epoch=joint.epoch if replica[1] == 1 else None)
 
 
 def _paired(said: list[str]) -> str:
@@ -102,24 +111,24 @@ def _join(
     ranks: Company, disk: Disk, url: str, link: Link, program: Program, step: int | None, *, strict: bool
 ) -> Joint:
     left = link.left() if step is None else None
-    first, last = _offered(left, program) if left is not None else (-1, -1)
-    offer = Offer(link.epoch, first, last, in_step.needed(program.roster))
+    offer = Offer(link.epoch, *_offered(left, program), in_step=in_step.needed(program.roster))
     said = _met(ranks, "cohort", lambda offers: _decide(disk, url, step, offers), msgspec.json.encode(offer).decode())
     decision = msgspec.json.decode(said, type=Decision)
     cohort, peers = decision.cohort, Peers(disk, decision.cohort.epochs)
+    ours = cohort.number, len(cohort.epochs)
     if decision.memory and left is not None:
         ledger = _from_memory(left, cohort.step, program, link, ranks, strict=strict)
         if (
             _met(ranks, "memory", lambda told: "no" if "no" in told else "yes", "no" if ledger is None else "yes")
             == "yes"
         ):
-            return Joint(cohort.step, None, True, ledger, peers)
+            return Joint(cohort.step, None, decision.goes_on, ledger, peers, ours)
     if not cohort.before:
-        return Joint(0, None, False, None, peers)
+        return Joint(0, None, False, None, peers, ours)
     writers = Writers(disk, url, cohort.before, decision.disk)
     found, same = _from_disk(writers, program, ranks, strict=strict)
     _met(ranks, "loaded", lambda _: "", "")  # nobody writes, and prunes, before all have read
-    return Joint(decision.disk, cohort.before[ranks.rank] if same else None, False, found, peers)
+    return Joint(decision.disk, cohort.before[ranks.rank] if same else None, False, found, peers, ours)
 
 
 def _met(ranks: Company, key: str, decide: Callable[[list[str]], str], text: str) -> str:
@@ -152,17 +161,19 @@ def _from_memory(left: Left, step: int, program: Program, link: Link, ranks: Com
         return None
 
 
-def _offered(left: Left, program: Program) -> tuple[int, int]:
-    """The steps that memory can restore, if it holds exactly what the program has."""
+def _offered(left: Left | None, program: Program) -> tuple[int, int, tuple[int, int]]:
+    """The steps that memory can restore, if it holds exactly what the program has, and who began it."""
+    if left is None:
+        return NOTHING
     ring, areas, held = left
     try:
         table, said, _ = state.parse(ring.pieces(held.state), areas[held.state.area].nbytes)
     except (Damaged, KeyError):
-        return -1, -1
+        return NOTHING
     there = {item.tensor.name: item.tensor.box for item in table if item.tensor.name.startswith("model/")}
     here = {f"model/{name}": box_of(name, parameter) for name, parameter in program.roster.parameters.items()}
     same = there == here and said.content.layout == program.roster.layout
-    return (held.state.step, held.step) if same else (-1, -1)
+    return (held.state.step, held.step, (ring.word(W_COHORT), ring.word(W_WRITERS))) if same else NOTHING
 
 
 def _decide(disk: Disk, url: str, step: int | None, said: list[str]) -> str:
@@ -172,6 +183,8 @@ def _decide(disk: Disk, url: str, step: int | None, said: list[str]) -> str:
     number = 1 + max((cohort.number for cohort in cohorts.load_all(disk)), default=0)
     last = min(offer.last for offer in offers)
     memory = all(0 <= offer.first <= last for offer in offers) and last >= (-1 if found is None else found.step)
+    begun = {offer.cohort for offer in offers}
+    memory = memory and len(begun) == 1  # else they may be of branches that parted
     if any(offer.in_step for offer in offers):
         memory = memory and len({offer.first for offer in offers}) == 1
     reached = last if memory else 0 if found is None else found.step
@@ -179,7 +192,16 @@ def _decide(disk: Disk, url: str, step: int | None, said: list[str]) -> str:
     epochs = tuple(offer.epoch for offer in offers)
     cohort = Cohort(number, epochs, () if found is None else found.epochs, reached, opened)
     cohorts.begin(disk, cohort)
-    return msgspec.json.encode(Decision(cohort, memory, 0 if found is None else found.step)).decode()
+    goes_on = memory and all(writers == len(offers) for _, writers in begun)
+    return msgspec.json.encode(Decision(cohort, memory, goes_on, 0 if found is None else found.step)).decode()
+
+
+def _was_shared(left: Left | None) -> bool:
+    """Whether the trainer before wrote a share of its state only."""
+    if left is None:
+        return False
+    ring, areas, held = left
+    return state.parse(ring.pieces(held.state), areas[held.state.area].nbytes)[1].owned is not None
 
 
 def _until(left: Left, step: int) -> MemoryWay:

@@ -22,6 +22,8 @@ class Program:
     context: Context
     replica: tuple[int, int] = (0, 1)
     """Which of the ranks that hold the same this one is, and how many they are."""
+    cohort: tuple[int, int] = (0, 1)
+    """In which it trains, by number, and of how many writers; a run of one writer has none."""
     _owned: tuple[Roster, frozenset[str] | None] | None = None
 
     @property

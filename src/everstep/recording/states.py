@@ -116,7 +116,10 @@ class States:
         """A new one. Who goes on in the memory of a trainer before has all there is to have, and needs none."""
         if self._sizes.refusal:
             raise TooLittleMemory(self._sizes.refusal)
-        return rings.create(self._sizes.ring_bytes, present=False)
+        made = rings.create(self._sizes.ring_bytes, present=False)
+        for word, number in zip((rings.W_COHORT, rings.W_WRITERS), self._program.cohort, strict=True):
+            made.say(word, number)
+        return made
 
     def make_room(self) -> None:
         """For states as large as they will probably be."""

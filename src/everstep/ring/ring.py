@@ -33,6 +33,8 @@ W_MAGIC, W_ENTRIES, W_HEAD, W_KEEP, W_COMMITTED, W_MISSED, W_MEMORY = 0, 1, 2, 3
 there is a memory tier at all."""
 W_RELEASED, W_STATE, W_ACKNOWLEDGED, W_WANTS_BASE, W_BASES, W_DROPPED = 8, 9, 10, 11, 12, 13
 """The keeper's: first sequence number the disk needs, its state, newest durable step + 1, and so on."""
+W_COHORT, W_WRITERS = 7, 14
+"""The trainer's again, of who began it: in which cohort, of how many writers."""
 W_ASSIGNED, W_DONE = 16, 32
 """Per area: the entry whose state the keeper is to write as a base, and the one it has dealt with."""
 
