@@ -60,7 +60,7 @@ def main(quick: bool, seed: int | None, only: str | None, workers: int, path: st
 
 
 def _total(name: str, sizes: Sizes) -> int:
-    totals = {"bugs": len(BUGS) + len(SCENARIOS), "kill": sizes.kills, "power": sizes.cuts}
+    totals = {"bugs": len(BUGS) + len(SCENARIOS), "kill": sizes.kills, "lives": sizes.lives, "power": sizes.cuts}
     return totals.get(name, sizes.states + sizes.lossy + sizes.faulty)
 
 

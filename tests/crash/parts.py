@@ -30,12 +30,13 @@ class Sizes:
     sampled: int = 400
     kills: int = 2_000
     cuts: int = 300
+    lives: int = 200
     kills_per_task: int = 40
     cuts_per_task: int = 16
 
 
 FULL = Sizes()
-QUICK = Sizes(0, 6, 20_000, 5_000, 5_000, 0.1, 20, 60, 24, 20, 12)
+QUICK = Sizes(0, 6, 20_000, 5_000, 5_000, 0.1, 20, 60, 24, 20, 20, 12)
 
 
 def shared(tasks: Iterable[tuple[Any, ...]], workers: int, enough: Callable[[], bool] = lambda: False) -> Iterator[Any]:
@@ -205,6 +206,31 @@ def _preload() -> None:
         preload(f"{directory}/run")
 
 
+def live(seed: int, sizes: Sizes, workers: int, step: Step) -> tuple[list[Row], list[str]]:
+    """Ranks, keepers and layouts at random, from memory and from disk."""
+    from tests.crash import lives
+
+    total = lives.Lived()
+    began = time.perf_counter()
+    tasks = ((lives.story, seed * 10_000 + at) for at in itertools.count())
+    for seen in shared(tasks, workers, lambda: total.lives >= sizes.lives):
+        total.lives += seen.lives
+        total.harmed += seen.harmed
+        total.from_memory += seen.from_memory
+        total.from_disk += seen.from_disk
+        total.violations += seen.violations
+        step(seen.lives)
+    case = "ranks, keepers and layouts at random (P1 P2 P3)"
+    return [
+        Row(case, "lives", total.lives, "", f">= {sizes.lives}", total.lives >= sizes.lives),
+        Row(case, "of them ended by SIGKILL", total.harmed, "", "", total.harmed > 0),
+        Row(case, "resumed from memory", total.from_memory, "", "", total.from_memory > 0),
+        Row(case, "resumed from disk", total.from_disk, "", "", total.from_disk > 0),
+        Row(case, "broken promises", len(total.violations), "", "0", not total.violations),
+        Row(case, "wall clock", round(time.perf_counter() - began, 1), "s", "", True),
+    ], total.violations
+
+
 def seeded(_seed: int, _sizes: Sizes, workers: int, step: Step) -> tuple[list[Row], list[str]]:
     """Every safety taken out once must be missed; with all of them in place nothing is."""
     missed, alarms = [], []
@@ -232,4 +258,4 @@ def _mutated(name: str) -> tuple[str, str | None, bool]:
         return name, SCENARIOS[scenario](), True
 
 
-PARTS = {"bugs": seeded, "sim": simulate, "kill": kill, "power": power}
+PARTS = {"bugs": seeded, "sim": simulate, "kill": kill, "lives": live, "power": power}

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 KILLS = "from tests.crash.killing import kill_trials; found = kill_trials(3, 20)"
+LIVES = "from tests.crash.lives import story; found = story(5, 6)"
 CUTS = "from tests.crash.power import power_cuts; found = power_cuts(3, 12, plainly={})"
 
 
@@ -19,6 +20,11 @@ def _python(code: str) -> subprocess.CompletedProcess[str]:
 
 def test_a_killed_training_resumes_exactly_at_or_after_what_was_acknowledged() -> None:
     done = _python(KILLS)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_whichever_ranks_go_on_from_whatever_is_left_they_go_on_from_what_was_trained() -> None:
+    done = _python(LIVES)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

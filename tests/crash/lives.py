@@ -1,0 +1,109 @@
+"""Lives of one run, one after the other: layouts and settings at random, ranks and keepers killed at any instant, with
+real keepers beside them. Whatever a resume brings back must be what was trained, at or after what was acknowledged.
+"""
+
+import random
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.crash.rank import Life
+from tests.crash.ranks import Line, Ranks, end_keeper
+
+LAYOUTS = (("single", 1), ("ddp", 2), ("fsdp", 2), ("tp", 2), ("fsdp", 3), ("hsdp", 4), ("2d", 4))
+LIVES = 10
+BEREFT = ("onnection", "gloo", "Gloo", "peer", "Store", "waited 300 s")
+"""Of this speaks a rank whose peers are gone."""
+
+
+@dataclass(slots=True)
+class Lived:
+    """What a series of lives saw."""
+
+    lives: int = 0
+    harmed: int = 0
+    from_memory: int = 0
+    from_disk: int = 0
+    violations: list[str] = field(default_factory=list)
+
+
+def story(seed: int, lives: int = LIVES) -> Lived:
+    """One run, under one to three layouts."""
+    rng, seen, truth = random.Random(seed), Lived(), Truth()
+    layouts = rng.sample(LAYOUTS, rng.choice((1, 2, 3)))
+    home = tempfile.mkdtemp(prefix="everstep-lives-")
+    try:
+        for number in range(lives):
+            life = drawn(rng, layouts)
+            ranks = Ranks(home, number, life)
+            ranks.live()
+            wrong = list(truth.judged(life, ranks.lines, harmed=ranks.harmed))
+            seen.lives += 1
+            seen.harmed += ranks.harmed
+            for rank, said in ranks.lines:
+                seen.from_memory += (rank, said[0], said[-1]) == (0, "resumed", "memory")
+                seen.from_disk += (rank, said[0], said[-1]) == (0, "resumed", "disk")
+            seen.violations += [f"seed {seed}, life {number}, {life}: {text}" for text in wrong]
+            if wrong:
+                break
+    finally:
+        end_keeper(Path(home) / "run")
+        shutil.rmtree(home, ignore_errors=True)
+    return seen
+
+
+def drawn(rng: random.Random, layouts: list[tuple[str, int]]) -> Life:
+    kind, world = rng.choice(layouts)
+    early = rng.choice((None, None, rng.uniform(0.1, 1.5)))
+    late = rng.choice((None, rng.uniform(0, 0.1), rng.uniform(0, 0.5)))
+    return Life(
+        kind, world, rng.choice(("auto", "gradient", "state")), rng.choice((1, 3, 10, 30)), rng.choice((0.0, 0.005)),
+        apart=rng.random() < 0.5, waits=rng.random() < 0.3, closes=rng.random() < 0.4, victim=rng.randrange(world),
+        grace=rng.choice((0.0, 0.02, 0.3)), early=early, late=late if early is None else None,
+        keeper=rng.uniform(0, 0.4) if rng.random() < 0.15 else None,
+    )  # fmt: skip
+
+
+class Truth:
+    """What was trained, and what was promised."""
+
+    def __init__(self) -> None:
+        self._states: dict[str, str] = {}
+        self._durable = 0
+        self._remembered = -1
+        self._layout = ("", 0)
+
+    def judged(self, life: Life, lines: list[Line], *, harmed: bool) -> Iterator[str]:
+        """What was wrong with a life."""
+        if (life.kind, life.world) != self._layout:
+            self._remembered = -1  # memory is for those who are laid out as its trainers were
+        self._layout, remembered = (life.kind, life.world), {}
+        for rank, (word, *told) in lines:
+            if word == "resumed":
+                yield from self._resumed(int(told[0]), *told[1:])
+            elif word == "trained":
+                self._states[told[0]] = told[1]
+            elif word in ("committed", "waited"):
+                self._durable = max(self._durable, int(told[-1]))
+                remembered[rank] = int(told[-2]) if word == "committed" else remembered[rank]
+            elif word == "hung" or (word == "failed" and not (harmed and _bereft(" ".join(told)))):
+                yield f"rank {rank} {word}: {' '.join(told)}"
+        if len({told[0] for _, (word, *told) in lines if word == "resumed"}) > 1:
+            yield "the ranks resumed at different steps"
+        words = {word for _, (word, *_) in lines}
+        if words & {"resumed", "forgotten"}:
+            lasting = life.source != "state" and "forgotten" not in words  # of states memory has the newest alone
+            self._remembered = min(remembered.values()) if lasting and len(remembered) == life.world else -1
+
+    def _resumed(self, step: int, state: str, origin: str) -> Iterator[str]:
+        if step < max(self._durable, self._remembered):
+            yield f"step {step} from {origin}; on disk was {self._durable}, in memory {self._remembered}"
+        if self._states.setdefault(str(step), state) != state:
+            yield f"step {step} from {origin} is not as it was trained"
+
+
+def _bereft(failure: str) -> bool:
+    """Whether a rank failed because its peers are gone."""
+    return any(text in failure for text in BEREFT)

@@ -1,0 +1,112 @@
+"""The ranks of one life: forked, listened to, and ended from outside when their time has come."""
+
+import os
+import selectors
+import signal
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from tests.crash.observer import in_child
+from tests.crash.rank import Life, train
+from tests.faults.test_keeper import keeper_pid
+
+SECONDS_MAX = 90.0
+LISTEN_SECONDS = 0.003
+
+Line = tuple[int, list[str]]
+"""A rank, and what it said; of -1, what was done to it and the others."""
+
+
+class Ranks:
+    def __init__(self, home: str, number: int, life: Life) -> None:
+        self._run = Path(home) / "run"
+        self._life = life
+        self._began = time.monotonic()
+        self._pipes = selectors.DefaultSelector()
+        self._rest: dict[int, bytes] = {}
+        self._alive: dict[int, int] = {}
+        self._due: list[tuple[float, Callable[[], None]]] = []
+        self._fell: float | None = None
+        self.lines: list[Line] = []
+        self.harmed = not life.closes
+        """Whether any rank ends by a signal."""
+        for rank in range(life.world):
+            self._alive[rank], reading = in_child(partial(train, rank, home, number, life))
+            self._pipes.register(reading, selectors.EVENT_READ, rank)
+            self._rest[rank] = b""
+
+    def live(self) -> None:
+        """Until all of them have ended, one way or the other."""
+        self._plan(self._life.early, self._kill_victim)
+        waiting = True
+        while self._pipes.get_map():
+            self._listen()
+            self._bury()
+            if waiting and self.count("resumed") == self._life.world:
+                waiting = False
+                self._plan(self._life.late, self._kill_victim)
+                self._plan(self._life.keeper, self._kill_keeper)
+            for _, act in [due for due in self._due if due[0] <= self._now]:
+                act()
+            self._due = [due for due in self._due if due[0] > self._now]
+            if self._now > SECONDS_MAX:
+                self.lines.append((-1, ["hung"]))
+            if self._now > SECONDS_MAX or self._abandoned:
+                for rank in list(self._alive):
+                    self._kill(rank)
+        while self._alive:
+            self._bury()
+
+    def count(self, word: str) -> int:
+        return sum(said[0] == word for _, said in self.lines)
+
+    @property
+    def _now(self) -> float:
+        return time.monotonic() - self._began
+
+    @property
+    def _abandoned(self) -> bool:
+        """Whether those who are left wait for one who is gone: a launcher ends them."""
+        broken = self.harmed or self.count("failed") > 0
+        return broken and self._fell is not None and self._now > self._fell + self._life.grace
+
+    def _plan(self, seconds: float | None, act: Callable[[], None]) -> None:
+        if seconds is not None:
+            self._due.append((self._now + seconds, act))
+
+    def _listen(self) -> None:
+        for key, _ in self._pipes.select(LISTEN_SECONDS):
+            data = os.read(key.fd, 65536)
+            *lines, self._rest[key.data] = (self._rest[key.data] + data).split(b"\n")
+            self.lines += [(key.data, line.decode().split(" ", 3)) for line in lines]
+            if not data:
+                self._pipes.unregister(key.fd)
+                os.close(key.fd)
+
+    def _bury(self) -> None:
+        for rank in [rank for rank, pid in self._alive.items() if os.waitpid(pid, os.WNOHANG)[0]]:
+            del self._alive[rank]
+            self._fell = self._now if self._fell is None else self._fell
+
+    def _kill_victim(self) -> None:
+        self.harmed = True
+        self._kill(self._life.victim)
+
+    def _kill(self, rank: int) -> None:
+        if rank in self._alive:
+            os.kill(self._alive[rank], signal.SIGKILL)
+
+    def _kill_keeper(self) -> None:
+        if end_keeper(self._run):
+            self.lines.append((-1, ["forgotten"]))
+
+
+def end_keeper(run: Path) -> bool:
+    """Whether there was one."""
+    try:
+        os.kill(keeper_pid(run), signal.SIGKILL)
+    except (AssertionError, OSError):
+        return False
+    return True
