@@ -22,6 +22,7 @@ from everstep.keeper.health import Health
 from everstep.keeper.link import Link
 from everstep.layout.spec import Spec
 from everstep.log.inventory import survey
+from everstep.recording import durable
 from everstep.recording.joint import Joint, join
 from everstep.recording.program import Program, laid_out
 from everstep.recording.recording import Recording
@@ -40,8 +41,6 @@ from everstep.types import Local
 from everstep.url import local_path
 
 CLOSE_SECONDS = 60.0
-MIDWAY = " The disk was spared it, and the next step has begun since: call wait() right after commit()."
-MIDWAY_SECONDS = 10.0
 
 _runs: "weakref.WeakSet[Run]" = weakref.WeakSet()
 
@@ -147,23 +146,8 @@ class Run:
 
     def wait(self, step: int | None = None, timeout: float | None = None) -> int:
         """Wait until `step`, the newest committed by default, is on disk, and return the newest that is."""
-        recording, link, began = self._running(), self._link, time.monotonic()
-        recording.finish()
-        wanted = recording.step if step is None else step
-        if wanted > recording.step:
-            raise Misuse(f"wait({wanted}): only steps up to {recording.step} are committed.")
-        if wanted > recording.recorded:
-            raise NotAcknowledged(
-                f"step {wanted} was not recorded (see run.health), {link.acknowledged} is acknowledged. The next "
-                "base closes the gap."
-            )
-        paid = wanted <= link.acknowledged or recording.pay(timeout)
-        if not link.wait(wanted, timeout if paid or timeout is not None else MIDWAY_SECONDS):
-            health = link.health
-            raise NotAcknowledged(
-                f"step {wanted} is not acknowledged, {health.acknowledged} is. The run is {health.state}"
-                f"{f' ({health.error})' if health.error else ''}.{'' if paid else MIDWAY}"
-            )
+        began = time.monotonic()
+        wanted = durable.wait(self._running(), self._link, step, timeout)
         left = None if timeout is None else max(0.0, timeout - (time.monotonic() - began))
         if not self._peers.wait(wanted, left):
             raise NotAcknowledged(
@@ -195,14 +179,14 @@ class Run:
         self._closed = True
         try:
             if self._recording is not None:
-                self._recording.close(CLOSE_SECONDS)
-            health = self._link.close(CLOSE_SECONDS)
-            if self._recording is not None:
-                self._recording.release()
+                health = durable.close(self._recording, self._link, CLOSE_SECONDS)
+            else:
+                health = self._link.close(ended=self._link.end(CLOSE_SECONDS))
             recorded = -1 if self._recording is None else self._recording.recorded
             if health is not None and health.acknowledged < recorded and health.state != "fenced":
+                durable_step = f"step {health.acknowledged}" if health.acknowledged >= 0 else "no step"
                 raise NotAcknowledged(
-                    f"{self._url}: closed with step {health.acknowledged} on disk, but {health.committed} committed"
+                    f"{self._url}: closed with {durable_step} on disk, but {health.committed} committed"
                     f"{f' ({health.error})' if health.error else ''}.{self._left_in_memory(health)}"
                 )
         finally:

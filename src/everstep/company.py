@@ -1,5 +1,6 @@
 """Who trains together, and how they agree: a few words through torch's own store. No collective, no data."""
 
+import json
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any, Protocol
 
 import torch
 
-from everstep.errors import Misuse, StoreFailed
+from everstep.errors import Damaged, Misuse, StoreFailed, as_raised
 
 WAIT_SECONDS = 300.0
 _opened = count()
@@ -96,9 +97,11 @@ def meet(company: Company, key: str, decide: Callable[[list[str]], str], text: s
         try:
             company.tell(key, f"+{decide(said)}")
         except BaseException as refused:
-            company.tell(key, f"-{refused}")
+            intact = refused.intact if isinstance(refused, Damaged) else None
+            company.tell(key, f"-{json.dumps([type(refused).__name__, str(refused), intact])}")
             raise
     heard = company.hear(key)
     if heard.startswith("-"):
-        raise StoreFailed(f"rank 0 could not open the run: {heard[1:]}")
+        kind, text, intact = json.loads(heard[1:])
+        raise as_raised(kind, f"rank 0 refused: {text}", intact)
     return heard[1:]

@@ -71,3 +71,13 @@ class TooLittleMemory(EverstepError):
 
 class NotAcknowledged(EverstepError, TimeoutError):
     """`wait` ran out of time; `run.health` says why the step is not durable yet."""
+
+
+def as_raised(kind: str, text: str, intact: int | None = None) -> EverstepError:
+    """What another process refused with, as if it had happened here."""
+    if kind == Damaged.__name__:
+        return Damaged(text, intact=intact)
+    found = globals().get(kind)
+    if isinstance(found, type) and issubclass(found, EverstepError):
+        return found(text)
+    return StoreFailed(text)

@@ -3,6 +3,7 @@ real keepers beside them. Whatever a resume brings back must be what was trained
 """
 
 import random
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -12,10 +13,14 @@ from pathlib import Path
 from tests.crash.rank import Life
 from tests.crash.ranks import Line, Ranks, end_keeper
 
-LAYOUTS = (("single", 1), ("ddp", 2), ("fsdp", 2), ("tp", 2), ("fsdp", 3), ("hsdp", 4), ("2d", 4))
+LAYOUTS = (
+    ("single", 1), ("ddp", 2), ("ddp", 3), ("fsdp", 2), ("fsdp", 3), ("tp", 2), ("hsdp", 4), ("2d", 4), ("pp", 2),
+    ("pp interleaved x tp", 4), ("zero1", 2), ("zero3", 2), ("redundant", 2),
+)  # fmt: skip
 LIVES = 10
 BEREFT = ("onnection", "gloo", "Gloo", "peer", "Store", "waited 300 s")
 """Of this speaks a rank whose peers are gone."""
+OURS = re.compile(r"/everstep/[\w/]+\.py")
 
 
 @dataclass(slots=True)
@@ -36,7 +41,7 @@ def story(seed: int, lives: int = LIVES) -> Lived:
     home = tempfile.mkdtemp(prefix="everstep-lives-")
     try:
         for number in range(lives):
-            life = drawn(rng, layouts)
+            life = drawn(rng, layouts, truth.durable)
             ranks = Ranks(home, number, life)
             ranks.live()
             wrong = list(truth.judged(life, ranks.lines, harmed=ranks.harmed))
@@ -54,14 +59,15 @@ def story(seed: int, lives: int = LIVES) -> Lived:
     return seen
 
 
-def drawn(rng: random.Random, layouts: list[tuple[str, int]]) -> Life:
+def drawn(rng: random.Random, layouts: list[tuple[str, int]], durable: int) -> Life:
     kind, world = rng.choice(layouts)
     early = rng.choice((None, None, rng.uniform(0.1, 1.5)))
     late = rng.choice((None, rng.uniform(0, 0.1), rng.uniform(0, 0.5)))
     return Life(
         kind, world, rng.choice(("auto", "gradient", "state")), rng.choice((1, 3, 10, 30)), rng.choice((0.0, 0.005)),
         apart=rng.random() < 0.5, waits=rng.random() < 0.3, closes=rng.random() < 0.4, victim=rng.randrange(world),
-        grace=rng.choice((0.0, 0.02, 0.3)), early=early, late=late if early is None else None,
+        grace=rng.choice((0.0, 0.02, 0.3)), back=rng.randint(0, durable) if rng.random() < 0.1 else None,
+        early=early, late=late if early is None else None,
         keeper=rng.uniform(0, 0.4) if rng.random() < 0.15 else None,
     )  # fmt: skip
 
@@ -70,8 +76,9 @@ class Truth:
     """What was trained, and what was promised."""
 
     def __init__(self) -> None:
-        self._states: dict[str, str] = {}
-        self._durable = 0
+        self._states: dict[int, set[str]] = {}
+        self._branches = False
+        self.durable = 0
         self._remembered = -1
         self._layout = ("", 0)
 
@@ -82,12 +89,14 @@ class Truth:
         self._layout, remembered = (life.kind, life.world), {}
         for rank, (word, *told) in lines:
             if word == "resumed":
-                yield from self._resumed(int(told[0]), *told[1:])
+                yield from self._resumed(life.back, int(told[0]), *told[1:])
             elif word == "trained":
-                self._states[told[0]] = told[1]
+                self._trained(int(told[0]), told[1])
             elif word in ("committed", "waited"):
-                self._durable = max(self._durable, int(told[-1]))
+                self.durable = max(self.durable, int(told[-1]))
                 remembered[rank] = int(told[-2]) if word == "committed" else remembered[rank]
+            elif word == "failed" and life.back is not None and "StepNotHeld" in " ".join(told):
+                continue  # it was pruned, or passed over
             elif word == "hung" or (word == "failed" and not (harmed and _bereft(" ".join(told)))):
                 yield f"rank {rank} {word}: {' '.join(told)}"
         if len({told[0] for _, (word, *told) in lines if word == "resumed"}) > 1:
@@ -97,13 +106,21 @@ class Truth:
             lasting = life.source != "state" and "forgotten" not in words  # of states memory has the newest alone
             self._remembered = min(remembered.values()) if lasting and len(remembered) == life.world else -1
 
-    def _resumed(self, step: int, state: str, origin: str) -> Iterator[str]:
-        if step < max(self._durable, self._remembered):
-            yield f"step {step} from {origin}; on disk was {self._durable}, in memory {self._remembered}"
-        if self._states.setdefault(str(step), state) != state:
+    def _resumed(self, back: int | None, step: int, state: str, origin: str) -> Iterator[str]:
+        if back is not None:
+            if step != back:
+                yield f"step {step}, {back} was asked for"
+            self._branches, self.durable, self._remembered = True, min(self.durable, step), -1
+        if step < max(self.durable, self._remembered):
+            yield f"step {step} from {origin}; on disk was {self.durable}, in memory {self._remembered}"
+        if state not in self._states.setdefault(step, {state}):
             yield f"step {step} from {origin} is not as it was trained"
+
+    def _trained(self, step: int, state: str) -> None:
+        """A step that was lost is trained again; of another branch the one before stays."""
+        self._states[step] = {state} | (self._states.get(step, set()) if self._branches else set())
 
 
 def _bereft(failure: str) -> bool:
-    """Whether a rank failed because its peers are gone."""
-    return any(text in failure for text in BEREFT)
+    """Whether a rank failed because its peers are gone: where torch waits for them, or where we do."""
+    return OURS.search(failure) is None or any(text in failure for text in BEREFT)

@@ -30,7 +30,7 @@ class Sizes:
     sampled: int = 400
     kills: int = 2_000
     cuts: int = 300
-    lives: int = 200
+    lives: int = 600
     kills_per_task: int = 40
     cuts_per_task: int = 16
 

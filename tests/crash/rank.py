@@ -12,13 +12,14 @@ import torch
 import torch.distributed as dist
 
 import everstep
+from tests.cluster import pipeline, zero
 from tests.cluster.programs import Program
 
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """`early`: one rank is killed so long after the start; `late`, and the `keeper`: after all have resumed. The other
-    ranks follow it after `grace`. Whoever does not close ends by SIGKILL."""
+    """`back`: the step to return to. `early`: one rank is killed so long after the start; `late`, and the `keeper`:
+    after all have resumed. The other ranks follow it after `grace`. Whoever does not close ends by SIGKILL."""
 
     kind: str
     world: int
@@ -30,6 +31,7 @@ class Life:
     closes: bool
     victim: int
     grace: float
+    back: int | None = None
     early: float | None = None
     late: float | None = None
     keeper: float | None = None
@@ -40,14 +42,14 @@ def train(rank: int, home: str, number: int, life: Life, report: Callable[[str],
     if life.world > 1:
         store = dist.FileStore(f"{home}/store-{number}", life.world)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=life.world)
-    program = Program(life.kind, seed=1)
+    program = pipeline.Pipeline(life.kind, 1) if life.kind in pipeline.KINDS else zero.made(life.kind, 1)
     settings = everstep.Settings(
         source=life.source, buffer_bytes_max=16 << 20, segment_bytes=8000, digest_every=5,
         base_log_bytes_max=12_000 + 9_000 * rank if life.apart else None,
     )  # fmt: skip
     state = {"schedule": program.schedule}
     run = everstep.open(f"{home}/run", model=program.model, optimizer=program.seen, state=state, settings=settings)
-    first = run.resume()
+    first = run.resume(life.back)
     origin = "memory" if any(item.origin.startswith("memory") for item in run.ledger or ()) else "disk"
     report(f"resumed {first} {whole(program)} {origin}")
     for at in range(first, first + life.steps):

@@ -199,7 +199,7 @@ def test_what_a_full_disk_lacks_at_the_end_waits_in_memory(
 
 
 def test_waiting_in_the_middle_of_a_step_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("everstep.api.MIDWAY_SECONDS", 0.2)
+    monkeypatch.setattr("everstep.recording.durable.MIDWAY_SECONDS", 0.2)
     program, path = Counting(), tmp_path / "run"
     with program.open(path) as run:
         run.resume()

@@ -39,11 +39,21 @@ def test_everyone_hears_what_rank_0_makes_of_what_all_said(ranks: list[Together]
 
 def test_if_rank_0_refuses_all_do_with_its_reason(ranks: list[Together]) -> None:
     def refuse(_said: list[str]) -> str:
-        raise Damaged("segment 7 is torn")
+        raise Damaged("segment 7 is torn", intact=6)
 
     first, *others = all_meet(ranks, refuse)
     assert isinstance(first, Damaged)
-    assert all(isinstance(other, StoreFailed) and "segment 7 is torn" in str(other) for other in others)
+    assert all(isinstance(other, Damaged) and "segment 7 is torn" in str(other) for other in others)
+    assert [other.intact for other in others if isinstance(other, Damaged)] == [6, 6]
+
+
+def test_what_is_no_refusal_of_ours_becomes_one(ranks: list[Together]) -> None:
+    def fail(_said: list[str]) -> str:
+        raise OSError("no such file")
+
+    first, *others = all_meet(ranks, fail)
+    assert type(first) is OSError
+    assert all(isinstance(other, StoreFailed) and "no such file" in str(other) for other in others)
 
 
 def test_a_rank_that_hears_nothing_says_so(ranks: list[Together], monkeypatch: pytest.MonkeyPatch) -> None:

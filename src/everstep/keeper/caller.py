@@ -32,6 +32,9 @@ class Caller:
         self._line = launch.line_to_keeper(path, run)
         self._open: deque[Question] = deque()
         self._asked: dict[Message, Question] = {}
+        self._calling = False
+        self.over = False
+        """Whether we have hung up for good."""
 
     def _hello(self, *, take_over: bool) -> Hello:
         return Hello(__version__, self._rank, os.getpid(), self._trainer, take_over, self._opened)
@@ -98,6 +101,11 @@ class Caller:
             self._open.popleft().answer = got[0]
         return question.answer
 
+    @property
+    def lost(self) -> bool:
+        """Whether nobody is at the other end."""
+        return self._line.lost
+
     def poke(self) -> bool:
         """Tell the keeper that there is something new. False when it has died."""
         try:
@@ -109,14 +117,28 @@ class Caller:
     def call_again(self) -> int:
         """Start another keeper; the epoch it writes in. The old line is closed."""
         with self._lock:
-            self._line.close()
-            self._open.clear()
-            self._asked.clear()
-            self._line = launch.line_to_keeper(self._path, self._run)
-            return self.hello(take_over=False)[0].epoch
+            self._calling = True
+            try:
+                self._line.close()
+                self._open.clear()
+                self._asked.clear()
+                if self.over:
+                    raise Gone("nobody calls any more")
+                self._line = launch.line_to_keeper(self._path, self._run)
+                welcome, descriptors = self.hello(take_over=False)
+                for descriptor in descriptors:  # of memory that we have
+                    os.close(descriptor)
+                return welcome.epoch
+            finally:
+                self._calling = False
+                if self.over:
+                    self._line.close()
 
     def hang_up(self) -> None:
-        self._line.close()
+        """For good. A call that is just being made ends by itself."""
+        self.over = True
+        if not self._calling:
+            self._line.close()
 
 
 def _done(answer: Message) -> Done:

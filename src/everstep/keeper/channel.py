@@ -43,6 +43,15 @@ class Line:
         watch.register(self.fileno(), select.POLLOUT)
         return bool(watch.poll(1000 * seconds))
 
+    @property
+    def lost(self) -> bool:
+        """Whether the other side has hung up, or died."""
+        watch, descriptor = select.poll(), self.fileno()
+        if descriptor < 0:
+            return True
+        watch.register(descriptor, 0)
+        return bool(watch.poll(0))
+
     def nudge(self, message: Message) -> None:
         """Send a message that may as well be lost: when the other side has not read the ones before, it is awake."""
         try:

@@ -6,16 +6,17 @@ Nothing here waits longer than it is told to. What the keeper says of the run is
 import logging
 import os
 import threading
-import time
 from collections.abc import Callable, Mapping
 
 import msgspec
 
-from everstep.errors import EverstepError, Fenced
+from everstep.errors import EverstepError, Fenced, StoreFailed
 from everstep.keeper.caller import ANSWER_SECONDS, Caller
 from everstep.keeper.channel import Gone
 from everstep.keeper.health import STATES, Health, State
 from everstep.keeper.messages import Begin, Close, Look, Report, Share
+from everstep.keeper.successor import Successor
+from everstep.keeper.warned import Warnings
 from everstep.ring import held as memory_tier
 from everstep.ring import ring as words
 from everstep.ring.areas import Area, Areas, Pins, pin_all
@@ -29,8 +30,6 @@ from everstep.store.memory import Block
 from everstep.types import Bytes
 
 LOGGER = logging.getLogger("everstep")
-RESTARTS_MAX = 1000
-AGAIN_SECONDS = 1.0
 LOOK_SECONDS = 2.0
 TAKEN_OVER = "another process took this run over. What was acknowledged before is kept; stop this process."
 
@@ -41,14 +40,9 @@ class Link:
     def __init__(self, path: str, run: str, rank: int, *, opened: str, settings: Settings) -> None:
         self._path, self._rank = path, rank
         self._settings = settings
-        self._said: dict[str, None] = {}
-        self._warnings: dict[str, None] = {}
-        self._asked: Begin | None = None
-        self._restarts = 0
-        self._reviving: threading.Thread | None = None
-        self._served = True
+        self._warnings = Warnings()
+        self._successor: Successor | None = None
         self._safe = -1
-        self._again = 0.0
         self._ended: Health | None = None
         self._pinning: threading.Thread | None = None
         self._missed_at = -1
@@ -58,7 +52,7 @@ class Link:
         except BaseException:
             self._caller.hang_up()
             raise
-        self.epoch = welcome.epoch
+        self._epoch = welcome.epoch
         self._left = dict(zip(welcome.blocks, map(Block, blocks), strict=True))
         self.left_bytes = sum(block.nbytes for block in self._left.values())
         self._ring: Ring | None = None
@@ -89,7 +83,7 @@ class Link:
             memory_tier.cut(self._ring, step)
         else:
             self._left, self._ring = {}, ring()
-            self._caller.request(Share(-1), [self._ring.block.descriptor])
+            self._request(Share(-1), [self._ring.block.descriptor])
         self._ring.say(words.W_COMMITTED, step + 1)
         self._pen = Pen(self._ring)
         self._areas = Areas(self._ring, self._share, pins)
@@ -101,9 +95,18 @@ class Link:
         self._left = {}
         told = self._settings
         asked = Begin(step, epoch, memory, told.segment_bytes, told.retain_bytes_max, told.linger_seconds)
-        held = self._caller.request(asked).held
-        self._asked = msgspec.structs.replace(asked, epoch=self.epoch, memory=True, revived=True)  # by a successor
+        held = self._request(asked)
+        again = msgspec.structs.replace(asked, epoch=self.epoch, memory=True, revived=True)
+        self._successor = Successor(self._caller, again, self._shared, self.warn)
         return held
+
+    def _request(self, message: Share | Begin, blocks: list[int] | None = None) -> bool:
+        try:
+            return self._caller.request(message, blocks).held
+        except Gone as died:
+            raise StoreFailed(
+                f"{self._path}: its keeper died while the run was resumed. Nothing was changed; open it again."
+            ) from died
 
     def _adopt(self, pins: Pins | None) -> None:
         """Go on in the ring that another trainer began."""
@@ -122,12 +125,19 @@ class Link:
     def _share(self, area: int, block: Block) -> bool:
         """Whether the keeper has this area. Nothing is waited for; has it died, its successor is told."""
         try:
-            return not self._is_reviving and self._caller.did(Share(area), [block.descriptor])
+            starting = self._successor is not None and self._successor.starting
+            return not starting and self._caller.did(Share(area), [block.descriptor])
         except Gone:
             self.poke()
             return False
 
     # What the training loop calls.
+
+    @property
+    def epoch(self) -> int:
+        """The one that is written in now."""
+        later = None if self._successor is None else self._successor.epoch
+        return self._epoch if later is None else later
 
     @property
     def ring(self) -> Ring:
@@ -199,18 +209,13 @@ class Link:
     def poke(self) -> None:
         """Tell the keeper that there is something new. Has it died, another is started beside training."""
         self.settle()
-        if self._is_reviving:
-            return
-        lost = not self._caller.poke()
-        if not lost and not self._served:  # a keeper is there, but has refused us: it may have been busy with our past
-            lost = time.monotonic() >= self._again
-        if lost and self._restarts < RESTARTS_MAX:
-            self._restarts += 1
-            self._again = time.monotonic() + AGAIN_SECONDS
-            self._served = False
-            self.warn(f"the keeper died; another one takes its place ({self._restarts})", kind="keeper")
-            self._reviving = threading.Thread(target=self._revive, name="everstep-revive", daemon=True)
-            self._reviving.start()
+        if self._successor is not None:
+            self._successor.look()
+
+    def attended(self, seconds: float | None) -> bool:
+        """Whether a keeper listens, after at most `seconds`; a dead one's successor is waited for."""
+        self.settle()
+        return self._successor is not None and self._successor.attends(seconds)
 
     def skip(self, step: int, why: str) -> None:
         """Note that a step was not recorded. The first of a row says why."""
@@ -223,12 +228,7 @@ class Link:
 
     def warn(self, text: str, kind: str = "") -> None:
         """Leave a word in `health`, and in the program's log the first time that one of its kind is said."""
-        if (kind or text) not in self._said:
-            self._said[kind or text] = None
-            LOGGER.warning("%s", text)
-        self._warnings[text] = None
-        while len(self._warnings) > 20:
-            del self._warnings[next(iter(self._warnings))]
+        self._warnings.say(text, kind)
 
     # How it is.
 
@@ -244,9 +244,14 @@ class Link:
     def memory(self) -> int:
         """The newest step that survives this process. While there is no keeper no further step does."""
         held = self.settle()
-        if self._served:
+        if self._successor is None or self._successor.serves:
             self._safe = held
         return max(self._safe, self.acknowledged)
+
+    @property
+    def lost(self) -> bool:
+        """Whether nobody listens: the keeper died, and its successor does not have everything yet."""
+        return self._successor is None or self._successor.lost
 
     @property
     def wants_base(self) -> bool:
@@ -259,9 +264,10 @@ class Link:
 
     def wait_for_base(self, seconds: float | None, *, patiently: bool = False) -> bool:
         """Whether the base before is written, after at most `seconds`; while the disk refuses writes nothing is waited
-        for, unless `patiently`."""
+        for, unless `patiently`, and never for a keeper that died."""
         going = ("ok", "degraded") if patiently else ("ok",)
-        return watch(lambda: not self.base_in_hand or self.state not in going, seconds) and not self.base_in_hand
+        over = lambda: not self.base_in_hand or self.state not in going or self.lost  # noqa: E731
+        return watch(over, seconds) and not self.base_in_hand
 
     def refuse_if_fenced(self) -> None:
         """Raise Fenced once another process owns the run: what is trained here from now on belongs to nobody."""
@@ -269,9 +275,9 @@ class Link:
             raise Fenced(f"epoch {self.epoch} of writer {self._rank} has ended: {TAKEN_OVER}")
 
     def wait(self, step: int, seconds: float | None) -> bool:
-        """Whether `step` is on disk, after at most `seconds`; at once when it never will be."""
+        """Whether `step` is on disk, after at most `seconds`; at once when it never will be, or the keeper died."""
         ended = ("fenced", "failed", "closed")
-        watch(lambda: self.acknowledged >= step or self.state in ended, seconds)
+        watch(lambda: self.acknowledged >= step or self.state in ended or self.lost, seconds)
         return self.acknowledged >= step
 
     @property
@@ -289,14 +295,15 @@ class Link:
         return msgspec.structs.replace(
             told.health, state=here.state, committed=here.committed, memory=max(here.memory, told.health.memory),
             acknowledged=here.acknowledged, not_recorded=here.not_recorded,
-            warnings=(*self._warnings, *told.health.warnings),
+            warnings=(*self._warnings.last(), *told.health.warnings),
         )  # fmt: skip
 
     def _here(self) -> Health:
         ring = self.ring
         return Health(
             self.state, ring.word(words.W_COMMITTED) - 1, self.acknowledged, self.memory, self.pen.used_bytes,
-            ring.word(words.W_MISSED), ring.word(words.W_DROPPED), ring.word(words.W_BASES), None, (*self._warnings,),
+            ring.word(words.W_MISSED), ring.word(words.W_DROPPED), ring.word(words.W_BASES), None,
+            self._warnings.last(),
         )  # fmt: skip
 
     def settle(self) -> int:
@@ -305,22 +312,30 @@ class Link:
 
     # Ending.
 
-    def close(self, seconds: float) -> Health | None:
-        """Write what is committed, for at most `seconds`, and end the conversation. How it ended, once it had begun."""
-        if self._reviving is not None:
-            self._reviving.join(seconds)
+    def end(self, seconds: float) -> bool:
+        """Whether the keeper has written what is committed, for at most `seconds`, and this conversation is over."""
         try:
             told = self._caller.ask(Close(seconds), seconds + ANSWER_SECONDS)
-            if isinstance(told, Report) and self._ring is not None:
-                self._ended = msgspec.structs.replace(told.health, warnings=(*self._warnings, *told.health.warnings))
-            return self._ended
         except Gone:
-            if self._tally is None or self.state in ("fenced", "closed"):
-                return None
-            LOGGER.warning("the keeper of %s went away before it was told to close", self._path)
-            return self._here()
-        finally:
-            self.drop()
+            return False
+        if isinstance(told, Report) and self._ring is not None:
+            self._ended = msgspec.structs.replace(told.health, warnings=(*self._warnings.last(), *told.health.warnings))
+        return True
+
+    def close(self, *, ended: bool) -> Health | None:
+        """Let go of line and memory. How it ended, once it had begun."""
+        health = self._ended
+        if not ended and self._tally is not None and self.state not in ("fenced", "closed"):
+            why = "its keeper died" if self.lost else "its keeper does not answer"
+            LOGGER.warning("%s is left as it is: %s", self._path, why)
+            health = msgspec.structs.replace(self._here(), error=why)
+        self.drop()
+        return health
+
+    def _shared(self) -> dict[int, int]:
+        """What a keeper is to have: the descriptors of ring and areas."""
+        areas = {number: self.areas[number].block.descriptor for number in self.areas.numbers}
+        return {-1: self.ring.block.descriptor, **areas}
 
     def drop(self) -> None:
         """Let go of line and blocks; in a forked child they are the parent's."""
@@ -331,20 +346,3 @@ class Link:
             self._ring.block.close()
         for number in self.areas.numbers if self._areas is not None else ():
             self.areas[number].block.close()
-
-    @property
-    def _is_reviving(self) -> bool:
-        return self._reviving is not None and self._reviving.is_alive()
-
-    def _revive(self) -> None:
-        """The keeper died: start another, give it ring and areas, and let it go on where the log ends."""
-        assert self._asked is not None
-        try:
-            self.epoch = self._caller.call_again()
-            self._caller.request(Share(-1), [self.ring.block.descriptor])
-            for number in self.areas.numbers:
-                self._caller.request(Share(number), [self.areas[number].block.descriptor])
-            self._caller.request(self._asked)
-            self._served = True
-        except (EverstepError, Gone) as failed:
-            self.warn(f"no keeper: {failed} Steps are in memory only.")

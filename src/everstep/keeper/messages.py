@@ -2,8 +2,7 @@
 
 import msgspec
 
-from everstep import errors
-from everstep.errors import EverstepError, StoreFailed
+from everstep.errors import EverstepError, StoreFailed, as_raised
 from everstep.keeper.health import Health
 
 
@@ -95,7 +94,4 @@ def error_of(answer: Message) -> EverstepError:
     """The error that the keeper refused with, as if it had happened here."""
     if not isinstance(answer, Refused):
         return StoreFailed(f"the keeper answered with {type(answer).__name__}.")
-    if answer.error == "Damaged":
-        return errors.Damaged(answer.text, intact=answer.intact)
-    kind = getattr(errors, answer.error, StoreFailed)
-    return kind(answer.text) if issubclass(kind, EverstepError) else StoreFailed(answer.text)
+    return as_raised(answer.error, answer.text, answer.intact)

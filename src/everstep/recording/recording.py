@@ -138,6 +138,7 @@ class Recording:
         random numbers, or counted.
         """
         link, unheld = self._link, self._hooks.why_base == NOT_ON_DISK
+        link.attended(seconds)
         alone = not self._hooks.captures  # states, of which the disk gets those it has time for
         spared = alone or self._owed or unheld or link.wants_base or link.ring.word(rings.W_DROPPED) > 0
         if not spared or self.recorded < self.step or self._unsettled or link.acknowledged >= self.step:
@@ -153,16 +154,12 @@ class Recording:
             self._link.poke()
         return True
 
-    def close(self, seconds: float) -> None:
-        """Let go of the training program; what is committed is whole when this returns, and the disk will have it."""
-        try:
-            self.finish()
-            self.pay(seconds)
-        finally:
-            self._hooks.remove()
-            self._hooks.reset()
-            self._link.ready(PIN_SECONDS)
-            self._link.areas.close()
+    def let_go(self) -> None:
+        """Of the training program, and make no more memory."""
+        self._hooks.remove()
+        self._hooks.reset()
+        self._link.ready(PIN_SECONDS)
+        self._link.areas.close()
 
     def release(self) -> None:
         """The keeper has everything: the shared memory is not used any more."""
