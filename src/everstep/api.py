@@ -237,6 +237,7 @@ class Run:
         """The branch that goes on, the way it was reached, and the step; a new run has neither and begins at 0."""
         if joint is not None:
             return joint.epoch, None, joint.reached
+        self._link.anew(hurry=False)
         inventory = survey(self._disk, self._url)
         routes = choose.routes(inventory, step)
         if not routes:

@@ -15,7 +15,7 @@ from tests.cluster.programs import Program, differences
 from tests.cluster.two import opened, train
 
 STEPS = 6
-LOG_BYTES = (4_000, 60_000)
+LOG_BYTES = (4_000, 1_000_000)
 
 
 def trained(rank: int, home: Path, kind: str) -> None:

@@ -61,9 +61,9 @@ class Caller:
             raise error_of(got[0])
         return got[0], got[1]
 
-    def request(self, message: Message, blocks: list[int] | None = None) -> Done:
-        """Have something done; the error that the keeper refuses with is raised here."""
-        return _done(self.ask(message, blocks=blocks))
+    def request(self, message: Message, blocks: list[int] | None = None, seconds: float = 0.0) -> Done:
+        """Have something done that may take `seconds`; the error that the keeper refuses with is raised here."""
+        return _done(self.ask(message, ANSWER_SECONDS + seconds, blocks))
 
     def did(self, message: Message, blocks: list[int]) -> bool:
         """Whether it has done this. It is asked the first time, and not waited for: call again to know."""

@@ -78,6 +78,7 @@ class Desk:
                     self._areas[area].close()
                 self._areas[area] = block
             elif self._ring is None or not self._ring.block.same_as(block):
+                self._end_term()
                 self._forget_memory()
                 self._ring = Ring(block)
             else:
@@ -91,11 +92,15 @@ class Desk:
             self.linger_seconds = asked.linger_seconds
             if asked.memory and self._keeper is not None and self._keeper.glance()[0] in ("ok", "degraded"):
                 return True
-            if self._keeper is not None:  # that term is over: another begins
-                self._keeper.close(0.0)
-                self._lease.release()
-                self._lease = lease.take(self._disk, self._run, self.rank, opened=_now(), take_over=False, pid=self.pid)
-            return self._open(self._lease, self._ring, asked)
+            return self._open(self._unused(), self._ring, asked)
+
+    def anew(self, seconds: float) -> int:
+        """An epoch of its own for who does not go on with what was left here. The disk gets that first, for at most
+        `seconds`, unless it refuses."""
+        if seconds:
+            self._write_out(self.seat, time.monotonic() + seconds, patiently=False)
+        with self._lock:
+            return self._unused().book.manifest.epoch
 
     def pump(self) -> bool:
         """Take what is new in the ring. True while there is something that is not whole yet."""
@@ -148,28 +153,34 @@ class Desk:
             if self.seat != seat:
                 return False
             self._settle()
-        deadline = time.monotonic() + max(1.0, self.linger_seconds)
-        self._written(seat, deadline)
-        with self._lock:
-            if self.seat == seat and self._feed is not None:
-                self._feed.catch_up(0.0)
-        self._written(seat, deadline)
+        self._write_out(seat, time.monotonic() + max(1.0, self.linger_seconds), patiently=True)
         with self._lock:
             if self.seat != seat:
                 return False
-            if self._keeper is not None:
-                self._keeper.close(0.0)
-                self._say()
-                self._keeper = self._feed = None
+            self._end_term()
             self._let_go()  # so that another host may go on; the memory stays
             self.pid = 0
             return self._ring is not None
 
-    def _written(self, seat: int, deadline: float) -> None:
-        """Wait until the disk has what it was given, while nobody else sits here; not with the lock: one may come."""
-        while self._keeper is not None and self.seat == seat and time.monotonic() < deadline:
-            if self._keeper.idle(0.1):
+    def _write_out(self, seat: int, deadline: float, *, patiently: bool) -> None:
+        """Give the disk all that memory holds, while nobody else sits here; not with the lock: one may come."""
+        self._written(seat, deadline, patiently=patiently)
+        with self._lock:
+            if self.seat == seat and self._feed is not None:
+                self._feed.catch_up(0.0)
+        self._written(seat, deadline, patiently=patiently)
+
+    def _written(self, seat: int, deadline: float, *, patiently: bool) -> None:
+        """Wait until the disk has what it was given; while it refuses writes only if `patiently`."""
+        while (keeper := self._keeper) is not None and self.seat == seat and time.monotonic() < deadline:
+            if keeper.idle(0.1) or not (patiently or keeper.glance()[0] == "ok"):
                 return
+
+    @property
+    def owes(self) -> bool:
+        """Whether what a dead trainer left here is on its way to the disk."""
+        keeper = self._keeper
+        return keeper is not None and keeper.glance()[0] == "ok" and not (self.pid and alive(self.pid))
 
     def forget(self) -> None:
         """Nobody came for the memory in time."""
@@ -245,6 +256,21 @@ class Desk:
             self._keeper.fence("another process took this run over. What was acknowledged before is kept; stop here.")
         self._let_go()
         self._forget_memory()
+
+    def _unused(self) -> lease.Lease:
+        """Our lease, in an epoch that nothing was recorded in yet: another one, if this one's term has begun."""
+        assert self._lease is not None
+        self._end_term()
+        if self._lease.book.manifest.state != "opening":
+            self._let_go()
+            self._lease = lease.take(self._disk, self._run, self.rank, opened=_now(), take_over=False, pid=self.pid)
+        return self._lease
+
+    def _end_term(self) -> None:
+        if self._keeper is not None:
+            self._keeper.close(0.0)
+            self._say()
+            self._keeper = self._feed = None
 
     def _let_go(self) -> None:
         if self._lease is not None:

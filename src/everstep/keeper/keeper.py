@@ -161,11 +161,12 @@ class Keeper:
             self._changed.notify_all()
         for thread in self._threads:
             thread.join(timeout=max(1.0, seconds))
-        with contextlib.suppress(OSError, EverstepError):  # all of it is a courtesy to the next reader
-            self._book.change(self._closed)
-        self._writer.close()
-        if self._witness is not None:
-            self._disk.close(self._witness)
+        if not any(thread.is_alive() for thread in self._threads):  # who still writes has the files open
+            with contextlib.suppress(OSError, EverstepError):  # all of it is a courtesy to the next reader
+                self._book.change(self._closed)
+            self._writer.close()
+            if self._witness is not None:
+                self._disk.close(self._witness)
         with self._changed:
             if self._shared.state in ("ok", "degraded"):
                 self._shared.state = "closed"

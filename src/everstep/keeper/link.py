@@ -6,7 +6,7 @@ Nothing here waits longer than it is told to. What the keeper says of the run is
 import logging
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import msgspec
 
@@ -14,13 +14,13 @@ from everstep.errors import EverstepError, Fenced, StoreFailed
 from everstep.keeper.caller import ANSWER_SECONDS, Caller
 from everstep.keeper.channel import Gone
 from everstep.keeper.health import STATES, Health, State
-from everstep.keeper.messages import Begin, Close, Look, Report, Share
+from everstep.keeper.messages import Anew, Begin, Close, Done, Look, Report, Share
 from everstep.keeper.successor import Successor
 from everstep.keeper.warned import Warnings
 from everstep.ring import held as memory_tier
 from everstep.ring import ring as words
 from everstep.ring.areas import Area, Areas, Pins, pin_all
-from everstep.ring.held import Held
+from everstep.ring.held import Left
 from everstep.ring.pen import Extent, Pen
 from everstep.ring.ring import STATE, Ring
 from everstep.ring.tally import Tally
@@ -31,6 +31,8 @@ from everstep.types import Bytes
 
 LOGGER = logging.getLogger("everstep")
 LOOK_SECONDS = 2.0
+ANEW_SECONDS = 300.0
+"""How long who cannot go on in memory waits until the disk has what is there."""
 TAKEN_OVER = "another process took this run over. What was acknowledged before is kept; stop this process."
 
 
@@ -62,15 +64,9 @@ class Link:
 
     # Beginning.
 
-    def left(self) -> tuple[Ring, Mapping[int, Block], Held] | None:
+    def left(self) -> Left | None:
         """What a trainer before us left in memory, if it can be restored from there."""
-        if -1 not in self._left:
-            return None
-        ring = Ring(self._left[-1])
-        found = memory_tier.held(ring)
-        if found is None or found.step < ring.word(words.W_ACKNOWLEDGED) - 1:
-            return None
-        return ring, self._left, found
+        return memory_tier.left(self._left)
 
     def begin(self, step: int, epoch: int | None, *, memory: bool, ring: Callable[[], Ring], pins: Pins | None) -> bool:
         """Let the log go on after `step`. False when only memory holds that step: then a base is due.
@@ -95,18 +91,24 @@ class Link:
         self._left = {}
         told = self._settings
         asked = Begin(step, epoch, memory, told.segment_bytes, told.retain_bytes_max, told.linger_seconds)
-        held = self._request(asked)
+        held = self._request(asked).held
         again = msgspec.structs.replace(asked, epoch=self.epoch, memory=True, revived=True)
         self._successor = Successor(self._caller, again, self._shared, self.warn)
         return held
 
-    def _request(self, message: Share | Begin, blocks: list[int] | None = None) -> bool:
+    def anew(self, *, hurry: bool) -> None:
+        """Write in another epoch than a trainer before us: its log does not go on as it is. Unless we are in a `hurry`
+        the disk gets first what is still on its way there, of all ranks on this host."""
+        left, seconds = self.left(), 0.0 if hurry else ANEW_SECONDS
+        if left is not None and not hurry and left[2].step >= left[0].word(words.W_ACKNOWLEDGED):
+            self.warn(f"step {left[2].step} of the trainer before goes to the disk first, for at most {seconds:.0f} s")
+        self._epoch = self._request(Anew(seconds), seconds=seconds).epoch
+
+    def _request(self, message: Share | Begin | Anew, blocks: list[int] | None = None, seconds: float = 0.0) -> Done:
         try:
-            return self._caller.request(message, blocks).held
+            return self._caller.request(message, blocks, seconds)
         except Gone as died:
-            raise StoreFailed(
-                f"{self._path}: its keeper died while the run was resumed. Nothing was changed; open it again."
-            ) from died
+            raise StoreFailed(f"{self._path}: its keeper died meanwhile. Nothing was changed; open it again.") from died
 
     def _adopt(self, pins: Pins | None) -> None:
         """Go on in the ring that another trainer began."""

@@ -47,6 +47,13 @@ class Begin(msgspec.Struct, frozen=True, tag="begin"):
     revived: bool = False
 
 
+class Anew(msgspec.Struct, frozen=True, tag="anew"):
+    """The trainer does not go on with what one before it left: it needs an epoch of its own. First the disk gets what
+    was left, for at most so long. Answered by Done."""
+
+    seconds: float
+
+
 class Poke(msgspec.Struct, frozen=True, tag="poke"):
     """Something new is in the ring. Not answered."""
 
@@ -65,9 +72,11 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
 
 
 class Done(msgspec.Struct, frozen=True, tag="done"):
-    """It is done. After Begin, `held` says whether the disk holds the step it began after."""
+    """It is done. After Begin, `held` says whether the disk holds the step it began after; after Anew, `epoch` is the
+    one to write in."""
 
     held: bool = True
+    epoch: int = -1
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
@@ -87,7 +96,7 @@ class Report(msgspec.Struct, frozen=True, tag="report"):
     health: Health
 
 
-Message = Hello | Look | Forget | Share | Begin | Poke | Close | Welcome | Done | Refused | Report
+Message = Hello | Look | Forget | Share | Begin | Anew | Poke | Close | Welcome | Done | Refused | Report
 
 
 def error_of(answer: Message) -> EverstepError:

@@ -19,6 +19,7 @@ from everstep.keeper import channel
 from everstep.keeper.channel import Gone, Line
 from everstep.keeper.desk import Desk
 from everstep.keeper.messages import (
+    Anew,
     Begin,
     Close,
     Done,
@@ -32,6 +33,7 @@ from everstep.keeper.messages import (
     Share,
     Welcome,
 )
+from everstep.ring.watch import watch
 from everstep.store import rendezvous
 from everstep.store.disk import Disk
 from everstep.store.memory import Block
@@ -152,6 +154,8 @@ class Keeping:
             elif isinstance(message, Share) and seated is not None and len(blocks) == 1:
                 seated[0].share(message.area, Block(blocks.pop()))
                 line.send(Done())
+            elif isinstance(message, Anew) and seated is not None:
+                line.send(Done(epoch=self._anew(seated[0], message.seconds)))
             elif isinstance(message, Begin) and seated is not None:
                 line.send(Done(seated[0].begin(message)))
             else:
@@ -183,6 +187,13 @@ class Keeping:
             self._left((desk, -1))
             raise
         return (desk, seat), Welcome(epoch, tuple(blocks)), [block.descriptor for block in blocks.values()]
+
+    def _anew(self, desk: Desk, seconds: float) -> int:
+        """Another epoch for this desk. What dead trainers left is written first, at the other desks as well: who is
+        laid out anew may need all of it."""
+        began = time.monotonic()
+        watch(lambda: not any(each.owes for each in [*self._desks.values()] if each is not desk), seconds)
+        return desk.anew(max(0.0, seconds - (time.monotonic() - began)))
 
     def _left(self, seated: Seated | None) -> None:
         with self._lock:

@@ -1,9 +1,11 @@
 """What the memory tier holds: a state, and the records that lead on from it. Reads only; any process may ask."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from everstep.ring.pen import newest_state
-from everstep.ring.ring import UPDATE, W_HEAD, W_KEEP, Entry, Ring
+from everstep.ring.ring import UPDATE, W_ACKNOWLEDGED, W_HEAD, W_KEEP, Entry, Ring
+from everstep.store.memory import Block
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,6 +15,20 @@ class Held:
     state: Entry
     records: tuple[Entry, ...]
     step: int
+
+
+Left = tuple[Ring, Mapping[int, Block], Held]
+
+
+def left(blocks: Mapping[int, Block]) -> Left | None:
+    """What a trainer left in these blocks, of which -1 is the ring, if it can be restored from there."""
+    if -1 not in blocks:
+        return None
+    ring = Ring(blocks[-1])
+    found = held(ring)
+    if found is None or found.step < ring.word(W_ACKNOWLEDGED) - 1:
+        return None
+    return ring, blocks, found
 
 
 def cut(ring: Ring, step: int) -> None:

@@ -1,0 +1,100 @@
+"""Whoever does not go on with what a dead trainer left in memory begins an epoch of its own, and the dead one's steps
+come to the disk all the same."""
+
+import errno
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import everstep
+from everstep.keeper import desk
+from everstep.log.inventory import survey
+from everstep.store.disk import LocalDisk, existing
+from tests.faults.conftest import Small
+from tests.faults.disks import FailingDisk, StalledDisk
+from tests.faults.test_keeper import until
+
+Around = Callable[[Callable[[LocalDisk], Any]], list[Any]]
+STEPS = 6
+
+
+@pytest.fixture(autouse=True)
+def nobody_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trainers of this test are dead for the keeper once they have hung up."""
+    monkeypatch.setattr(desk, "alive", lambda _pid: False)
+
+
+def left(path: Path, then: Callable[[int], object]) -> tuple[everstep.Run, list[list[bytes]]]:
+    """A trainer, and how it was after each step. The first two are on disk, `then` is called after each."""
+    program, bits = Small(), []
+    run = program.open(path, settings=everstep.Settings(segment_bytes=2000))
+    run.resume()
+    for step in range(1, STEPS + 1):
+        program.step()
+        run.commit()
+        bits.append(program.bits())
+        if step <= 2:
+            run.wait(timeout=60)
+        then(step)
+    assert until(lambda: run.acknowledged("memory") == STEPS)
+    return run, bits
+
+
+def died(run: everstep.Run) -> None:
+    run._closed = True
+    run._link.drop()
+    assert run._recording is not None
+    run._recording._hooks.remove()
+
+
+def whole(path: Path) -> list[tuple[int, int]]:
+    """The steps of the first epoch."""
+    disk = existing(str(path))
+    found = survey(disk, str(path), epoch=1)
+    disk.release()
+    assert found.damages == []
+    return found.spans()
+
+
+def test_an_older_step_is_resumed_while_the_keeper_still_writes_newer_ones(tmp_path: Path, around: Around) -> None:
+    go = threading.Event()
+    go.set()
+    around(lambda disk: StalledDisk(disk, go))
+    run, bits = left(tmp_path / "run", lambda step: step == 2 and go.clear())
+    died(run)
+    program = Small(seed=3)
+    with program.open(tmp_path / "run") as again, ThreadPoolExecutor(1) as beside:
+        resumed = beside.submit(again.resume, 2)
+        threading.Timer(0.3, go.set).start()
+        assert resumed.result(timeout=60) == 2
+        assert program.bits() == bits[1]
+        assert whole(tmp_path / "run") == [(0, STEPS)]
+        program.step()
+        again.commit()
+        assert again.wait(timeout=60) == 3
+    last = Small(seed=4)
+    with last.open(tmp_path / "run") as again:
+        assert again.resume() == 3
+    assert last.bits() == program.bits()
+
+
+def test_a_disk_that_refuses_is_not_waited_for(tmp_path: Path, around: Around) -> None:
+    full = threading.Event()
+    refuses = lambda call, path: errno.ENOSPC if full.is_set() and call == "write" and path.endswith(".seg") else None  # noqa: E731
+    around(lambda disk: FailingDisk(disk, refuses))
+    run, bits = left(tmp_path / "run", lambda step: step == 4 and full.set())
+    assert until(lambda: run.health.state == "degraded")
+    died(run)
+    again = Small(seed=3).open(tmp_path / "run")
+    with ThreadPoolExecutor(1) as beside, pytest.raises(everstep.errors.StoreFailed, match="ENOSPC"):
+        beside.submit(again.resume, 2).result(timeout=60)  # nothing can be recorded
+    again.close()
+    full.clear()
+    program = Small(seed=4)
+    with program.open(tmp_path / "run") as again:
+        assert again.resume(2) == 2
+    assert program.bits() == bits[1]
