@@ -8,7 +8,7 @@ PEERS := .venv-peers
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 SOURCES := $(wildcard src/everstep/native/*.cpp src/everstep/native/*.hpp) CMakeLists.txt pyproject.toml constraints.txt
 
-.PHONY: setup demo check test matrix peers crash bench clean
+.PHONY: setup demo check test matrix gpu carry peers crash bench clean
 
 setup: $(STAMP)
 
@@ -38,6 +38,20 @@ test: check
 # Every parallelism to every other; `test` has the half of it that meets each of them from both sides.
 matrix: setup
 	$(BIN)/python -m pytest -m matrix tests
+
+# On a machine with a GPU.
+gpu: setup
+	$(BIN)/python -m pytest -m gpu tests
+
+# For a GPU host that reaches no network but has torch: copy this tree there with carry/ and run bench/install_offline.sh.
+CARRY_PYTHON ?= 3.12
+CARRY := click execnet hypothesis iniconfig markdown-it-py mdurl msgspec nanobind packaging pathspec pluggy pygments \
+  pytest pytest-timeout pytest-xdist rich safetensors scikit-build-core sortedcontainers torchdata xxhash
+CARRY_PEERS := torch-checkpointing lm-resiliency
+carry:
+	rm -rf carry
+	$(PYTHON) -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: --dest carry \
+	  --python-version $(CARRY_PYTHON) --platform manylinux2014_x86_64 --platform manylinux_2_28_x86_64 $(CARRY) $(CARRY_PEERS)
 
 # The real DeepSpeed, megatron-core and transformers, in an environment of their own on top of this one: the same torch,
 # the same build of this package. Under this target a peer that is missing fails; elsewhere its tests are skipped.

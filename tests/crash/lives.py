@@ -6,16 +6,30 @@ import random
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from signal import SIGKILL
 
+from click.testing import CliRunner
+
+import everstep
+from everstep.cli.main import cli
+from everstep.errors import NotARun, RunInUse, StepNotHeld
+from tests.crash import observer
 from tests.crash.rank import Life
-from tests.crash.ranks import Line, Ranks, end_keeper
+from tests.crash.ranks import Line, Ranks, tell_keeper
 
 LAYOUTS = (
     ("single", 1), ("ddp", 2), ("ddp", 3), ("fsdp", 2), ("fsdp", 3), ("tp", 2), ("hsdp", 4), ("2d", 4), ("pp", 2),
     ("pp interleaved x tp", 4), ("zero1", 2), ("zero3", 2), ("redundant", 2),
+)  # fmt: skip
+BUCKETS = ("zero1", "zero3", "redundant")
+"""Here an optimizer's parameters are not the model's."""
+COMMANDS = (
+    ("verify",), ("verify",), ("prune", "--keep", "last:20"), ("prune", "--keep", "branches"), ("ls",), ("log",),
+    ("show",), ("explain", "--onto", "fsdp:3"), ("explain", "--onto", "single"),
 )  # fmt: skip
 LIVES = 10
 BEREFT = ("onnection", "gloo", "Gloo", "peer", "Store", "waited 300 s")
@@ -51,10 +65,17 @@ def story(seed: int, lives: int = LIVES) -> Lived:
                 seen.from_memory += (rank, said[0], said[-1]) == (0, "resumed", "memory")
                 seen.from_disk += (rank, said[0], said[-1]) == (0, "resumed", "disk")
             seen.violations += [f"seed {seed}, life {number}, {life}: {text}" for text in wrong]
+            if not wrong and rng.random() < 0.3:  # beside what a keeper still writes
+                wrong = said_wrong(f"{home}/run", rng.choice(COMMANDS), held=truth.durable > 0)
+                seen.violations += [f"seed {seed}, after life {number}, {life}: {text}" for text in wrong]
             if wrong:
                 break
+        else:
+            tell_keeper(Path(home) / "run", SIGKILL)
+            wrong = said_wrong(f"{home}/run", ("verify", "--replay"), held=truth.durable > 0)
+            seen.violations += [f"seed {seed}, in the end: {text}" for text in wrong]
     finally:
-        end_keeper(Path(home) / "run")
+        tell_keeper(Path(home) / "run", SIGKILL)
         shutil.rmtree(home, ignore_errors=True)
     return seen
 
@@ -63,13 +84,33 @@ def drawn(rng: random.Random, layouts: list[tuple[str, int]], durable: int) -> L
     kind, world = rng.choice(layouts)
     early = rng.choice((None, None, rng.uniform(0.1, 1.5)))
     late = rng.choice((None, rng.uniform(0, 0.1), rng.uniform(0, 0.5)))
+    settings = everstep.Settings(
+        source=rng.choice(("auto", "gradient", "layer", "state")), buffer_bytes_max=rng.choice((600_000, 16 << 20)),
+        segment_bytes=rng.choice((8000, 8000, 100_000)), digest_every=rng.choice((1, 5, 50)),
+        retain_bytes_max=rng.choice((100_000, 1 << 30)), stall_ms_max=rng.choice((20, 500)),
+    )  # fmt: skip
     return Life(
-        kind, world, rng.choice(("auto", "gradient", "state")), rng.choice((1, 3, 10, 30)), rng.choice((0.0, 0.005)),
-        apart=rng.random() < 0.5, waits=rng.random() < 0.3, closes=rng.random() < 0.4, victim=rng.randrange(world),
-        grace=rng.choice((0.0, 0.02, 0.3)), back=rng.randint(0, durable) if rng.random() < 0.1 else None,
+        kind, world, settings, rng.choice((1, 3, 10, 30)), rng.choice((0.0, 0.005)), apart=rng.random() < 0.5,
+        edits=rng.random() < 0.2 and kind not in BUCKETS, waits=rng.random() < 0.3, closes=rng.random() < 0.4,
+        victim=rng.randrange(world), grace=rng.choice((0.0, 0.02, 0.3)),
+        back=rng.randint(0, durable) if rng.random() < 0.1 else None,
         early=early, late=late if early is None else None,
         keeper=rng.uniform(0, 0.4) if rng.random() < 0.15 else None,
+        held=rng.uniform(0.05, 1.0) if rng.random() < 0.1 else None,
     )  # fmt: skip
+
+
+def said_wrong(run: str, command: Sequence[str], *, held: bool) -> list[str]:
+    """Why one of the commands is wrong about the run, in a process of its own; `held`: something is acknowledged."""
+    found = observer.watch(*observer.in_child(partial(ask, run, command, held)))
+    return [] if found.failure is None else [f"{' '.join(command)}: {found.failure}"]
+
+
+def ask(run: str, command: Sequence[str], held: bool, _report: object) -> None:
+    done = CliRunner().invoke(cli, [*command, run, "--json"], obj={})
+    nothing = not held and isinstance(done.exception, NotARun | StepNotHeld)
+    nothing = nothing or isinstance(done.exception, RunInUse)  # a keeper still writes
+    assert done.exit_code == 0 or nothing, f"{done.exception!r} {done.output[:2000]}"
 
 
 class Truth:
@@ -103,7 +144,8 @@ class Truth:
             yield "the ranks resumed at different steps"
         words = {word for _, (word, *_) in lines}
         if words & {"resumed", "forgotten"}:
-            lasting = life.source != "state" and "forgotten" not in words  # of states memory has the newest alone
+            # Of states memory has the newest alone.
+            lasting = life.settings.source != "state" and "forgotten" not in words
             self._remembered = min(remembered.values()) if lasting and len(remembered) == life.world else -1
 
     def _resumed(self, back: int | None, step: int, state: str, origin: str) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The four parts of `make crash`: what each runs, in tasks small enough to show progress, and the rows it reports."""
+"""The parts of `make crash`: what each runs, in tasks small enough to show progress, and the rows it reports."""
 
 import itertools
 import random

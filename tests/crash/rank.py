@@ -5,8 +5,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
 
 import torch
 import torch.distributed as dist
@@ -18,15 +17,18 @@ from tests.cluster.programs import Program
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """`back`: the step to return to. `early`: one rank is killed so long after the start; `late`, and the `keeper`:
-    after all have resumed. The other ranks follow it after `grace`. Whoever does not close ends by SIGKILL."""
+    """`apart`: ranks have bases of their own steps; `edits`: weights are changed behind the optimizer's back. `back`:
+    the step to return to. `early`: one rank is killed so long after the start; `late`, and the `keeper`: after all have
+    resumed, and then the keeper does nothing for the time it is `held`. The other ranks follow the first after `grace`.
+    Whoever does not close ends by SIGKILL."""
 
     kind: str
     world: int
-    source: Literal["auto", "gradient", "state"]
+    settings: everstep.Settings
     steps: int
     pause: float
     apart: bool
+    edits: bool
     waits: bool
     closes: bool
     victim: int
@@ -35,6 +37,7 @@ class Life:
     early: float | None = None
     late: float | None = None
     keeper: float | None = None
+    held: float | None = None
 
 
 def train(rank: int, home: str, number: int, life: Life, report: Callable[[str], None]) -> None:
@@ -43,25 +46,35 @@ def train(rank: int, home: str, number: int, life: Life, report: Callable[[str],
         store = dist.FileStore(f"{home}/store-{number}", life.world)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=life.world)
     program = pipeline.Pipeline(life.kind, 1) if life.kind in pipeline.KINDS else zero.made(life.kind, 1)
-    settings = everstep.Settings(
-        source=life.source, buffer_bytes_max=16 << 20, segment_bytes=8000, digest_every=5,
-        base_log_bytes_max=12_000 + 9_000 * rank if life.apart else None,
-    )  # fmt: skip
+    settings = replace(life.settings, base_log_bytes_max=12_000 + 9_000 * rank) if life.apart else life.settings
     state = {"schedule": program.schedule}
     run = everstep.open(f"{home}/run", model=program.model, optimizer=program.seen, state=state, settings=settings)
     first = run.resume(life.back)
     origin = "memory" if any(item.origin.startswith("memory") for item in run.ledger or ()) else "disk"
     report(f"resumed {first} {whole(program)} {origin}")
     for at in range(first, first + life.steps):
+        if life.edits and at % 4 == 1:
+            edit(program)
         program.step(at)
         report(f"trained {at + 1} {whole(program)}")
         report(f"committed {run.commit()} {run.acknowledged('memory')} {run.acknowledged('disk')}")
         time.sleep(life.pause)
     if life.waits:
-        report(f"waited {run.wait(timeout=60)}")
+        try:
+            report(f"waited {run.wait(timeout=60)}")
+        except everstep.errors.NotAcknowledged:
+            if not run.health.not_recorded:  # it is said of a step that was not
+                raise
     if not life.closes:
         os.kill(os.getpid(), signal.SIGKILL)
     run.close()
+
+
+@torch.no_grad()
+def edit(program: Program) -> None:
+    for group in program.optimizer.param_groups:
+        for parameter in group["params"]:
+            parameter.mul_(0.999)
 
 
 def whole(program: Program) -> str:

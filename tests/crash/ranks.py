@@ -48,6 +48,9 @@ class Ranks:
                 waiting = False
                 self._plan(self._life.late, self._kill_victim)
                 self._plan(self._life.keeper, self._kill_keeper)
+                if self._life.held is not None:
+                    self._hold_keeper()
+                    self._plan(self._life.held, self._let_keeper_go)
             for _, act in [due for due in self._due if due[0] <= self._now]:
                 act()
             self._due = [due for due in self._due if due[0] > self._now]
@@ -58,6 +61,7 @@ class Ranks:
                     self._kill(rank)
         while self._alive:
             self._bury()
+        self._let_keeper_go()
 
     def count(self, word: str) -> int:
         return sum(said[0] == word for _, said in self.lines)
@@ -99,14 +103,20 @@ class Ranks:
             os.kill(self._alive[rank], signal.SIGKILL)
 
     def _kill_keeper(self) -> None:
-        if end_keeper(self._run):
+        if tell_keeper(self._run, signal.SIGKILL):
             self.lines.append((-1, ["forgotten"]))
 
+    def _hold_keeper(self) -> None:
+        tell_keeper(self._run, signal.SIGSTOP)
 
-def end_keeper(run: Path) -> bool:
-    """Whether there was one."""
+    def _let_keeper_go(self) -> None:
+        tell_keeper(self._run, signal.SIGCONT)
+
+
+def tell_keeper(run: Path, number: signal.Signals) -> bool:
+    """Whether there is one."""
     try:
-        os.kill(keeper_pid(run), signal.SIGKILL)
+        os.kill(keeper_pid(run), number)
     except (AssertionError, OSError):
         return False
     return True
