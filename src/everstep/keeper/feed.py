@@ -66,8 +66,7 @@ class Feed:
         self._gap, self._bases_only_until = False, 0.0
         self._write_state(memory.state)
         for entry in memory.records:
-            if entry.step > self._logged:
-                self._write(entry, lambda: None)
+            self._write(entry, lambda: None)
 
     def mind_the_gap(self) -> None:
         """Steps are missing before the next entry: only a base can go on from here."""
@@ -122,6 +121,10 @@ class Feed:
         )
 
     def _write(self, entry: Entry, done: Callable[[], None]) -> None:
+        """Once: a state that comes to the disk again, because a keeper died with it, brings its record along."""
+        if entry.step <= self._logged:
+            done()
+            return
         pieces = body.shared(self._ring.pieces(entry), name=f"record of step {entry.step}")
         nbytes = sum(memoryview(piece).nbytes for piece in pieces)
         self._logged = entry.step
@@ -135,7 +138,7 @@ class Feed:
         )
         ring.say(words.W_WANTS_BASE, 0)
         self._drop_waiting()  # the base holds more than they do
-        if entry.step <= self._logged and not self._gap:
+        if entry.step <= self._logged:
             self._keeper.put_base(copy)
             return
         self._logged = max(self._logged, entry.step)

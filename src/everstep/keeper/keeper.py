@@ -306,6 +306,7 @@ class Keeper:
             self._frontier.based(snapshot.step)
             self._shared.snapshot = self._written = None
             self._shared.bases += 1
+            self._noted()  # first: who sees that it is written looks at what it made safe
             snapshot.release()
         self._note()
         if prune.held_bytes(self._book.manifest) > self._retain_bytes_max:

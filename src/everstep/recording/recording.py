@@ -55,6 +55,8 @@ class Recording:
         self._awaited = -1
         self._gap = False
         self._owed = False
+        self._sent = (-1, -1)
+        """The newest step whose state was to come to the disk, and the epoch of the keeper that had it."""
         self.step = self.recorded = -1
         """The newest step committed, and the newest of them that is recorded."""
 
@@ -143,6 +145,8 @@ class Recording:
         spared = alone or self._owed or unheld or link.wants_base or link.ring.word(rings.W_DROPPED) > 0
         if not spared or self.recorded < self.step or self._unsettled or link.acknowledged >= self.step:
             return True
+        if self._sent == (self.step, link.epoch):
+            return True  # it is on its way
         if not self._still():
             return False
         link.ready(PIN_SECONDS if seconds is None else seconds)
@@ -264,7 +268,7 @@ class Recording:
         nbytes = self._states.take(step, to_disk=to_disk, must=must)
         if nbytes is not None and to_disk:
             self._pace.based(nbytes)
-            self._owed = False
+            self._owed, self._sent = False, (step, self._link.epoch)
         return nbytes is not None
 
     # Copies, and whether they are right.
