@@ -173,7 +173,8 @@ class Link:
     def wait_for_room(self, nbytes: int, seconds: float) -> bool:
         """Whether the ring has room, after at most `seconds`; at once where waiting is no use: a full disk, say."""
         known = lambda: self.pen.room(nbytes) or self.state != "ok" or self.tally.stuck()  # noqa: E731
-        return watch(known, seconds) and self.pen.room(nbytes)
+        watch(known, seconds)
+        return self.pen.room(nbytes)
 
     def put_record(self, kind: int, step: int, head: list[Bytes], gradients: list[Extent], tail: list[Bytes]) -> int:
         """A record whose gradients lie in the ring already; its entry, or -1 when the rest finds no room."""

@@ -22,6 +22,7 @@ from everstep.recover.onto import onto_program
 from everstep.recover.reshard import onto_shards
 from everstep.recover.ways import MemoryWay, Way
 from everstep.recover.writers import Writers
+from everstep.ring import held as memory_tier
 from everstep.ring.held import Left
 from everstep.store import cohort as cohorts
 from everstep.store.cohort import Cohort, Peers
@@ -159,7 +160,10 @@ def _from_disk(writers: Writers, program: Program, ranks: Company, *, strict: bo
 
 def _from_memory(left: Left, step: int, program: Program, link: Link, ranks: Company, *, strict: bool) -> Ledger | None:
     """The program at `step`, from what this rank's trainer before left; None when it proves unfit."""
-    way: Way = _until(left, step)
+    ring, areas, _ = left
+    found = memory_tier.held(ring, step)
+    assert found is not None
+    way: Way = MemoryWay(ring, areas, found)
     together = in_step.needed(program.roster)
     if together:
         way = in_step.InStep(way, ranks)
@@ -168,10 +172,3 @@ def _from_memory(left: Left, step: int, program: Program, link: Link, ranks: Com
     except (Damaged, ReplayDiffers) as unfit:
         link.warn(f"memory was set aside: {unfit}")
         return None
-
-
-def _until(left: Left, step: int) -> MemoryWay:
-    """The way through memory that ends at `step`; what one rank has beyond it, not all have."""
-    ring, areas, held = left
-    records = tuple(entry for entry in held.records if entry.step <= step)
-    return MemoryWay(ring, areas, replace(held, records=records, step=step))

@@ -13,16 +13,17 @@ from everstep.capture.shards import box_of
 from everstep.errors import Damaged
 from everstep.recording.program import Program
 from everstep.recover import in_step
-from everstep.ring.held import Left
+from everstep.ring.held import Left, spans
 from everstep.ring.ring import W_COHORT, W_WRITERS
 from everstep.store import state
+from everstep.store.cohort import newest
+from everstep.types import Span
 
 
 class Offer(msgspec.Struct, frozen=True):
-    """The steps that a rank can restore from memory; -1 for none. `cohort` began that."""
+    """The steps that a rank can restore from memory, by the states that they follow. `cohort` began that."""
 
-    first: int = -1
-    last: int = -1
+    spans: tuple[Span, ...] = ()
     cohort: tuple[int, int] = (0, 1)
     in_step: bool = False
     """Whether its optimizers need the other ranks: then all of them start at the same step."""
@@ -49,21 +50,25 @@ def offered(left: Left | None, program: Program) -> Offer:
     here = {f"model/{name}": box_of(name, parameter) for name, parameter in program.roster.parameters.items()}
     if there != here or said.content.layout != program.roster.layout:
         return nothing
-    return Offer(held.state.step, held.step, (ring.word(W_COHORT), ring.word(W_WRITERS)), nothing.in_step)
+    return Offer(spans(ring), (ring.word(W_COHORT), ring.word(W_WRITERS)), nothing.in_step)
 
 
 def agreed(offers: Sequence[Offer], on_disk: Callable[[], int]) -> Verdict:
     """What to make of the offers of all ranks. `on_disk`: the newest step there, -1 for none."""
-    last, begun = min(offer.last for offer in offers), {offer.cohort for offer in offers}
-    together = any(offer.in_step for offer in offers)
-    if (
-        not all(0 <= offer.first <= last for offer in offers)
-        or len(begun) > 1  # they may be of branches that parted
-        or (together and len({offer.first for offer in offers}) > 1)
-        or last < on_disk()
-    ):
+    begun = {offer.cohort for offer in offers}
+    if len(begun) > 1:
+        return Verdict()  # they may be of branches that parted
+    step = newest([offer.spans for offer in offers])
+    if any(offer.in_step for offer in offers) and len({_state(offer, step) for offer in offers}) > 1:
         return Verdict()
-    return Verdict(last, all(writers == len(offers) for _, writers in begun))
+    if step < 0 or step < on_disk():
+        return Verdict()
+    return Verdict(step, all(writers == len(offers) for _, writers in begun))
+
+
+def _state(offer: Offer, step: int) -> int:
+    """That from which the step is reached."""
+    return max((first for first, last in offer.spans if first <= step <= last), default=-1)
 
 
 def was_shared(left: Left | None) -> bool:

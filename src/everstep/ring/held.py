@@ -1,11 +1,11 @@
-"""What the memory tier holds: a state, and the records that lead on from it. Reads only; any process may ask."""
+"""What the memory tier holds: states, and the records that lead on from each. Reads only; any process may ask."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
-from everstep.ring.pen import newest_state
-from everstep.ring.ring import UPDATE, W_ACKNOWLEDGED, W_HEAD, W_KEEP, Entry, Ring
+from everstep.ring.ring import STATE, UPDATE, W_ACKNOWLEDGED, W_HEAD, W_KEEP, Entry, Ring
 from everstep.store.memory import Block
+from everstep.types import Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +38,36 @@ def cut(ring: Ring, step: int) -> None:
             ring.void(sequence)
 
 
-def held(ring: Ring) -> Held | None:
-    """The newest step that memory alone can restore; None while there is no whole state."""
-    state = newest_state(ring)
-    if state is None:
-        return None
-    found: dict[int, Entry] = {}
+def held(ring: Ring, at: int | None = None) -> Held | None:
+    """The newest step that memory alone can restore, or step `at`; None while it cannot. By the newest state that
+    leads there."""
+    best: Held | None = None
+    for one in _chains(ring):
+        if at is not None and one.state.step <= at <= one.step:
+            return replace(one, records=tuple(entry for entry in one.records if entry.step <= at), step=at)
+        if at is None and (best is None or one.step > best.step):
+            best = one
+    return best
+
+
+def spans(ring: Ring) -> tuple[Span, ...]:
+    """The steps that memory can restore, as first and last of what each state leads to, oldest first."""
+    return tuple(sorted((one.state.step, one.step) for one in _chains(ring)))
+
+
+def _chains(ring: Ring) -> Iterator[Held]:
+    """Every whole state with all that leads on from it, the newest first."""
+    records: dict[int, Entry] = {}
+    states: list[Entry] = []
     for sequence in range(ring.word(W_KEEP), ring.word(W_HEAD)):
-        if ring.whole(sequence) and (entry := ring.read(sequence)).kind == UPDATE:
-            found[entry.step] = entry
-    step = state.low
-    while step + 1 in found:
-        step += 1
-    if step < state.step:
-        return None
-    return Held(state, tuple(found[at] for at in range(state.low + 1, step + 1)), step)
+        if ring.whole(sequence) and (entry := ring.read(sequence)).kind in (UPDATE, STATE):
+            if entry.kind == STATE:
+                states.append(entry)
+            else:
+                records[entry.step] = entry
+    for state in reversed(states):
+        step = state.low
+        while step + 1 in records:
+            step += 1
+        if step >= state.step:
+            yield Held(state, tuple(records[at] for at in range(state.low + 1, step + 1)), step)

@@ -160,11 +160,3 @@ def _joined(extents: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         else:
             found.append((offset, nbytes))
     return found
-
-
-def newest_state(ring: Ring) -> Entry | None:
-    """The newest whole state that memory holds."""
-    for sequence in range(ring.word(W_HEAD) - 1, ring.word(W_KEEP) - 1, -1):
-        if ring.whole(sequence) and (entry := ring.read(sequence)).kind == STATE:
-            return entry
-    return None

@@ -10,9 +10,9 @@ from everstep import native
 from everstep.errors import Damaged
 from everstep.ring import ring as rings
 from everstep.ring.areas import Areas
-from everstep.ring.held import held
+from everstep.ring.held import held, spans
 from everstep.ring.pen import Pen
-from everstep.ring.ring import E_DEVICE, REBASE, STATE, UPDATE, W_HEAD, W_KEEP, W_RELEASED, Ring
+from everstep.ring.ring import E_DEVICE, REBASE, STATE, UPDATE, W_HEAD, W_KEEP, W_RELEASED, W_WRITERS, Ring
 from everstep.ring.size import sizes
 from everstep.ring.tally import Tally
 from everstep.store.memory import Block
@@ -150,6 +150,29 @@ def test_a_tally_keeps_what_memory_needs_and_nothing_before_it() -> None:
     assert ring.word(W_KEEP) == 2, "the record of step 3 repairs what is of step 2"
     tally.written(put(ring, pen, UPDATE, 4, b"g"), UPDATE, 4, 4)
     assert tally.look(keeps=True) == 4
+
+
+def test_a_rank_keeps_what_leads_to_the_steps_that_others_may_still_be_at() -> None:
+    """Until they have come to the newest state as well, or the ring is full."""
+    ring, pen = made(nbytes=64 * 8)
+    ring.say(W_WRITERS, 2)
+    tally = Tally(pen)
+    ring.say(W_RELEASED, 1 << 30)
+    for kind, step in ((STATE, 1), (UPDATE, 2), (STATE, 2), (UPDATE, 3)):
+        tally.written(put(ring, pen, kind, step, b"x", area=0 if kind == STATE else -1), kind, step, step)
+        tally.look(keeps=True)
+    assert spans(ring) == ((1, 3), (2, 3))
+    behind = held(ring, 1)
+    assert behind is not None
+    assert (behind.state.step, behind.step, behind.records) == (1, 1, ())
+    assert tally.filling, "no other state is due"
+    tally.stuck()  # someone wants room
+    assert spans(ring) == ((2, 3),)
+    for kind, step in ((STATE, 3), (UPDATE, 4), (UPDATE, 5)):
+        assert spans(ring)[0][0] == 2
+        tally.written(put(ring, pen, kind, step, b"x", area=1 if kind == STATE else -1), kind, step, step)
+        assert tally.look(keeps=True) == step
+    assert spans(ring) == ((3, 5),)
 
 
 def test_a_place_that_cannot_be_right_is_damage() -> None:
