@@ -18,8 +18,9 @@ import everstep
 from everstep.cli.main import cli
 from everstep.errors import NotARun, RunInUse, StepNotHeld
 from tests.crash import observer
+from tests.crash.hosts import Host
 from tests.crash.rank import Life
-from tests.crash.ranks import Line, Ranks, tell_keeper
+from tests.crash.ranks import Line, Ranks
 
 LAYOUTS = (
     ("single", 1), ("ddp", 2), ("ddp", 3), ("fsdp", 2), ("fsdp", 3), ("tp", 2), ("hsdp", 4), ("2d", 4), ("pp", 2),
@@ -49,14 +50,20 @@ class Lived:
 
 
 def story(seed: int, lives: int = LIVES) -> Lived:
-    """One run, under one to three layouts."""
+    """One run, under one to three layouts, on one host or two."""
     rng, seen, truth = random.Random(seed), Lived(), Truth()
     layouts = rng.sample(LAYOUTS, rng.choice((1, 2, 3)))
     home = tempfile.mkdtemp(prefix="everstep-lives-")
+    hosts = [Host(), *([Host.up()] if rng.random() < 0.4 else [])]
+    places = {layout: placed(rng, layout[1], len(hosts)) for layout in layouts}
+    moves = rng.random() < 0.3
     try:
         for number in range(lives):
-            life = drawn(rng, layouts, truth.durable)
-            ranks = Ranks(home, number, life)
+            layout = rng.choice(layouts)
+            if moves and rng.random() < 0.3:
+                places[layout] = placed(rng, layout[1], len(hosts))
+            life = drawn(rng, layout, places[layout], truth.durable)
+            ranks = Ranks(home, number, life, hosts)
             ranks.live()
             wrong = list(truth.judged(life, ranks.lines, harmed=ranks.harmed))
             seen.lives += 1
@@ -71,17 +78,26 @@ def story(seed: int, lives: int = LIVES) -> Lived:
             if wrong:
                 break
         else:
-            tell_keeper(Path(home) / "run", SIGKILL)
+            for host in hosts:
+                host.tell_keeper(Path(home) / "run", SIGKILL)
             wrong = said_wrong(f"{home}/run", ("verify", "--replay"), held=truth.durable > 0)
             seen.violations += [f"seed {seed}, in the end: {text}" for text in wrong]
     finally:
-        tell_keeper(Path(home) / "run", SIGKILL)
+        for host in hosts:
+            host.tell_keeper(Path(home) / "run", SIGKILL)
+            host.down()
         shutil.rmtree(home, ignore_errors=True)
     return seen
 
 
-def drawn(rng: random.Random, layouts: list[tuple[str, int]], durable: int) -> Life:
-    kind, world = rng.choice(layouts)
+def placed(rng: random.Random, world: int, hosts: int) -> tuple[int, ...]:
+    """On which host each rank is."""
+    first, blocks = rng.randrange(hosts), rng.random() < 0.7
+    return tuple((first + (rank * hosts // world if blocks else rank)) % hosts for rank in range(world))
+
+
+def drawn(rng: random.Random, layout: tuple[str, int], hosts: tuple[int, ...], durable: int) -> Life:
+    kind, world = layout
     early = rng.choice((None, None, rng.uniform(0.1, 1.5)))
     late = rng.choice((None, rng.uniform(0, 0.1), rng.uniform(0, 0.5)))
     settings = everstep.Settings(
@@ -90,7 +106,7 @@ def drawn(rng: random.Random, layouts: list[tuple[str, int]], durable: int) -> L
         retain_bytes_max=rng.choice((100_000, 1 << 30)), stall_ms_max=rng.choice((20, 500)),
     )  # fmt: skip
     return Life(
-        kind, world, settings, rng.choice((1, 3, 10, 30)), rng.choice((0.0, 0.005)), apart=rng.random() < 0.5,
+        kind, world, hosts, settings, rng.choice((1, 3, 10, 30)), rng.choice((0.0, 0.005)), apart=rng.random() < 0.5,
         edits=rng.random() < 0.2 and kind not in BUCKETS, waits=rng.random() < 0.3, closes=rng.random() < 0.4,
         victim=rng.randrange(world), grace=rng.choice((0.0, 0.02, 0.3)),
         back=rng.randint(0, durable) if rng.random() < 0.1 else None,
@@ -121,13 +137,13 @@ class Truth:
         self._branches = False
         self.durable = 0
         self._remembered = -1
-        self._layout = ("", 0)
+        self._layout: tuple[object, ...] = ()
 
     def judged(self, life: Life, lines: list[Line], *, harmed: bool) -> Iterator[str]:
         """What was wrong with a life."""
-        if (life.kind, life.world) != self._layout:
-            self._remembered = -1  # memory is for those who are laid out as its trainers were
-        self._layout, remembered = (life.kind, life.world), {}
+        if (life.kind, life.world, life.hosts) != self._layout:
+            self._remembered = -1  # memory is for those who are where its trainers were, and laid out as they were
+        self._layout, remembered = (life.kind, life.world, life.hosts), {}
         for rank, (word, *told) in lines:
             if word == "resumed":
                 yield from self._resumed(life.back, int(told[0]), *told[1:])

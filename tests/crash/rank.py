@@ -17,13 +17,14 @@ from tests.cluster.programs import Program
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """`apart`: ranks have bases of their own steps; `edits`: weights are changed behind the optimizer's back. `back`:
-    the step to return to. `early`: one rank is killed so long after the start; `late`, and the `keeper`: after all have
-    resumed, and then the keeper does nothing for the time it is `held`. The other ranks follow the first after `grace`.
-    Whoever does not close ends by SIGKILL."""
+    """`hosts`: on which of them each rank is. `apart`: ranks have bases of their own steps; `edits`: weights are edited
+    behind the optimizer's back. `back`: the step to return to. `early`: one rank is killed so long after the start;
+    `late`, and the `keeper` of its host: after all have resumed, and then the keeper does nothing for the time it is
+    `held`. The other ranks follow the first after `grace`. Whoever does not close ends by SIGKILL."""
 
     kind: str
     world: int
+    hosts: tuple[int, ...]
     settings: everstep.Settings
     steps: int
     pause: float

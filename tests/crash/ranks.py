@@ -4,13 +4,13 @@ import os
 import selectors
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from tests.crash.hosts import Host
 from tests.crash.observer import in_child
 from tests.crash.rank import Life, train
-from tests.faults.test_keeper import keeper_pid
 
 SECONDS_MAX = 90.0
 LISTEN_SECONDS = 0.003
@@ -20,9 +20,9 @@ Line = tuple[int, list[str]]
 
 
 class Ranks:
-    def __init__(self, home: str, number: int, life: Life) -> None:
+    def __init__(self, home: str, number: int, life: Life, hosts: Sequence[Host]) -> None:
         self._run = Path(home) / "run"
-        self._life = life
+        self._life, self._hosts = life, hosts
         self._began = time.monotonic()
         self._pipes = selectors.DefaultSelector()
         self._rest: dict[int, bytes] = {}
@@ -33,7 +33,8 @@ class Ranks:
         self.harmed = not life.closes
         """Whether any rank ends by a signal."""
         for rank in range(life.world):
-            self._alive[rank], reading = in_child(partial(train, rank, home, number, life))
+            host = hosts[life.hosts[rank]]
+            self._alive[rank], reading = in_child(partial(at, host, partial(train, rank, home, number, life)))
             self._pipes.register(reading, selectors.EVENT_READ, rank)
             self._rest[rank] = b""
 
@@ -102,21 +103,22 @@ class Ranks:
         if rank in self._alive:
             os.kill(self._alive[rank], signal.SIGKILL)
 
+    @property
+    def _host(self) -> Host:
+        """That of the victim: its keeper is killed or held as well."""
+        return self._hosts[self._life.hosts[self._life.victim]]
+
     def _kill_keeper(self) -> None:
-        if tell_keeper(self._run, signal.SIGKILL):
+        if self._host.tell_keeper(self._run, signal.SIGKILL):
             self.lines.append((-1, ["forgotten"]))
 
     def _hold_keeper(self) -> None:
-        tell_keeper(self._run, signal.SIGSTOP)
+        self._host.tell_keeper(self._run, signal.SIGSTOP)
 
     def _let_keeper_go(self) -> None:
-        tell_keeper(self._run, signal.SIGCONT)
+        self._host.tell_keeper(self._run, signal.SIGCONT)
 
 
-def tell_keeper(run: Path, number: signal.Signals) -> bool:
-    """Whether there is one."""
-    try:
-        os.kill(keeper_pid(run), number)
-    except (AssertionError, OSError):
-        return False
-    return True
+def at(host: Host, work: Callable[[Callable[[str], None]], None], report: Callable[[str], None]) -> None:
+    host.enter()
+    work(report)

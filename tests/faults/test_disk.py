@@ -96,7 +96,7 @@ def test_a_stalled_disk_costs_a_bounded_wait_and_then_a_visible_gap(tmp_path: Pa
         assert health.queued_bytes <= run._link.ring.data_bytes < 2 << 20
         assert run.acknowledged() == 1
         with pytest.raises(NotAcknowledged, match="step 41 was not recorded"):
-            run.wait()
+            run.wait(timeout=0.2)
         go.set()
         while 2 * run._link.pen.used_bytes > run._link.ring.data_bytes:
             run._link.wait(run.acknowledged() + 1, 10)

@@ -17,7 +17,7 @@ import everstep
 from everstep.errors import NotAcknowledged
 from everstep.ring import ring as words
 from tests.faults.conftest import Small
-from tests.faults.disks import FailingDisk
+from tests.faults.disks import FailingDisk, StalledDisk
 from tests.faults.test_keeper import keeper_pid
 
 Around = Callable[[Callable[[Any], Any]], list[Any]]
@@ -211,3 +211,37 @@ def test_waiting_in_the_middle_of_a_step_says_so(tmp_path: Path, monkeypatch: py
         program.step()
         run.commit()
         assert run.wait(timeout=30) == 2
+
+
+@pytest.mark.parametrize("source", ["gradient", "state"])
+@pytest.mark.parametrize("ends", [everstep.Run.wait, everstep.Run.close], ids=["wait", "close"])
+def test_the_last_steps_are_not_missing_for_a_buffer_that_was_full(
+    ends: Callable[[everstep.Run], object], source: str, tmp_path: Path, around: Around
+) -> None:
+    """What was not recorded while the disk stood still is there as a base of the newest step, once it goes again."""
+    go = threading.Event()
+    go.set()
+    around(lambda disk: StalledDisk(disk, go))
+    program = Small(width=64)
+    settings = everstep.Settings(buffer_bytes_max=450_000, stall_ms_max=10, source=source)  # type: ignore[arg-type]
+    run = program.open(tmp_path / "run", settings=settings)
+    run.resume()
+    program.step()
+    run.commit()
+    run.wait(timeout=30)
+    go.clear()
+    while run.health.not_recorded < 3:
+        program.step()
+        newest = run.commit()
+    with pytest.raises(NotAcknowledged):
+        run.wait(timeout=0.1)
+    threading.Timer(0.2, go.set).start()
+    ends(run)
+    run.close()
+    again = Small(seed=3, width=64)
+    with again.open(tmp_path / "run", settings=settings) as run:
+        assert run.resume() == newest
+        assert again.bits() == program.bits()
+        again.step()
+        assert run.commit() == newest + 1
+        assert run.wait(timeout=30) == newest + 1

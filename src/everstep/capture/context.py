@@ -106,6 +106,11 @@ class Context:
             self._copies |= {told.name: to_bytes(tensor) for told, tensor in item.far}
         self.forget()
 
+    def pass_over(self) -> None:
+        """The same for a step that is not recorded. A device is not waited for: what it holds counts as changed."""
+        self.changed()
+        self.forget()
+
     def still(self) -> bool:
         """Whether everything is as it was at the last look. What a device holds is fetched; its copies are complete."""
         known, told, self._told = dict(self._known), self._told, True

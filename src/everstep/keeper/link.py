@@ -32,7 +32,6 @@ from everstep.types import Bytes
 LOGGER = logging.getLogger("everstep")
 LOOK_SECONDS = 2.0
 ANEW_SECONDS = 300.0
-"""How long who cannot go on in memory waits until the disk has what is there."""
 TAKEN_OVER = "another process took this run over. What was acknowledged before is kept; stop this process."
 
 
@@ -265,12 +264,12 @@ class Link:
         """Whether the keeper still writes the base before."""
         return any(self.ring.busy(number) for number in range(words.AREAS_MAX))
 
-    def wait_for_base(self, seconds: float | None, *, patiently: bool = False) -> bool:
-        """Whether the base before is written, after at most `seconds`; while the disk refuses writes nothing is waited
-        for, unless `patiently`, and never for a keeper that died."""
-        going = ("ok", "degraded") if patiently else ("ok",)
-        over = lambda: not self.base_in_hand or self.state not in going or self.lost  # noqa: E731
-        return watch(over, seconds) and not self.base_in_hand
+    def wait_for_base(self, seconds: float | None, *, patiently: bool = False, emptied: bool = False) -> bool:
+        """Whether the base before is written, and the ring `emptied`, after at most `seconds`; while the disk refuses
+        writes nothing is waited for, unless `patiently`, and never for a keeper that died."""
+        going = ("ok", "degraded" if patiently else "ok")
+        behind: Callable[[], bool] = lambda: self.base_in_hand or (emptied and self.pen.unread_bytes > 0)  # noqa: E731
+        return watch(lambda: not behind() or self.state not in going or self.lost, seconds) and not behind()
 
     def refuse_if_fenced(self) -> None:
         """Raise Fenced once another process owns the run: what is trained here from now on belongs to nobody."""

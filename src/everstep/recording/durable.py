@@ -22,13 +22,13 @@ def wait(recording: Recording, link: Link, step: int | None, seconds: float | No
     wanted = recording.step if step is None else step
     if wanted > recording.step:
         raise Misuse(f"wait({wanted}): only steps up to {recording.step} are committed.")
-    if wanted > recording.recorded:
-        raise NotAcknowledged(
-            f"step {wanted} was not recorded (see run.health), {link.acknowledged} is acknowledged. The next "
-            "base closes the gap."
-        )
     while True:
-        paid = wanted <= link.acknowledged or recording.pay(left())
+        paid = wanted <= link.acknowledged or _pay(recording, link, left())
+        if wanted > recording.recorded:
+            raise NotAcknowledged(
+                f"step {wanted} was not recorded (see run.health), {link.acknowledged} is acknowledged. The next "
+                "base closes the gap."
+            )
         if link.wait(wanted, left() if paid or seconds is not None else MIDWAY_SECONDS):
             return wanted
         if not link.lost or not link.attended(left()):
@@ -41,7 +41,7 @@ def close(recording: Recording, link: Link, seconds: float) -> Health | None:
     try:
         recording.finish()
         for _ in range(KEEPERS_MAX):
-            recording.pay(left())
+            _pay(recording, link, left())
             ended = link.end(left())
             if ended or not link.lost or not left():
                 break
@@ -50,6 +50,17 @@ def close(recording: Recording, link: Link, seconds: float) -> Health | None:
         health = link.close(ended=ended)
         recording.release()
     return health
+
+
+def _pay(recording: Recording, link: Link, seconds: float | None) -> bool:
+    """Give the disk what it does not get by itself. False if that cannot be: the program has gone on since."""
+    link.attended(seconds)
+    if not recording.owes:
+        return True
+    if recording.still:
+        recording.pay(seconds)
+        return True
+    return False
 
 
 @overload

@@ -82,7 +82,7 @@ class Recording:
             self._hooks.why_base = changed or NOT_ON_DISK
 
     def resumed(self, state_bytes: int, log_bytes: int, records: int, seconds: float) -> None:
-        """What replaying the log took: a base is written before it would take too long."""
+        """What replaying the log took. Before it would take too long, a base is due."""
         self._pace.resumed(state_bytes, log_bytes, records, seconds)
 
     @uncollected()
@@ -133,30 +133,35 @@ class Recording:
             self._confirm()
             self._link.poke()
 
-    def pay(self, seconds: float | None) -> bool:
-        """Steps that the disk was spared, or lost with a keeper, are in memory: now it gets a base of the newest.
-
-        False if it cannot: the program is not as that step left it. A next step that was begun has at least drawn
-        random numbers, or counted.
-        """
-        link, unheld = self._link, self._hooks.why_base == NOT_ON_DISK
-        link.attended(seconds)
-        alone = not self._hooks.captures  # states, of which the disk gets those it has time for
-        spared = alone or self._owed or unheld or link.wants_base or link.ring.word(rings.W_DROPPED) > 0
-        if not spared or self.recorded < self.step or self._unsettled or link.acknowledged >= self.step:
-            return True
-        if self._sent == (self.step, link.epoch):
-            return True  # it is on its way
-        if not self._still():
+    @property
+    def owes(self) -> bool:
+        """Whether the newest step does not come to the disk by itself: spared, lost with a keeper, or not recorded."""
+        link, alone = self._link, not self._hooks.captures  # states, of which the disk gets those it has time for
+        if self._unsettled or link.acknowledged >= self.step or self._sent == (self.step, link.epoch):
             return False
+        spared = self._owed or link.wants_base or link.ring.word(rings.W_DROPPED) > 0
+        return alone or spared or self._hooks.why_base == NOT_ON_DISK or self.recorded < self.step
+
+    @property
+    def still(self) -> bool:
+        """Whether the program is as its newest step left it: who goes on has at least drawn a number, or counted."""
+        self._hooks.check()
+        unbroken = self._hooks.why_base in (None, NOT_ON_DISK)
+        return unbroken and not self._hooks.updates and self._program.context.still()
+
+    def pay(self, seconds: float | None) -> None:
+        """A base of the newest step, as the program is now, once the disk has the one before."""
+        link, missing = self._link, self.recorded < self.step
         link.ready(PIN_SECONDS if seconds is None else seconds)
-        if link.wait_for_base(seconds, patiently=True) and link.acknowledged < self.step:
-            if alone:
-                self._put_rebase(self.step)
-            self._state(self.step, to_disk=True, must=True)
-            self.finish()
-            self._link.poke()
-        return True
+        if not link.wait_for_base(seconds, patiently=True, emptied=missing) or link.acknowledged >= self.step:
+            return
+        if missing or not self._hooks.captures:
+            self._hooks.say_all()
+            self._put_rebase(self.step)
+        if self._state(self.step, to_disk=True, must=True):
+            self.recorded, self._gap = self.step, False
+        self.finish()
+        link.poke()
 
     def let_go(self) -> None:
         """Of the training program, and make no more memory."""
@@ -177,12 +182,6 @@ class Recording:
     def leave(self) -> None:
         """In a forked child: the program goes on, unwatched."""
         self._hooks.watching = False
-
-    def _still(self) -> bool:
-        """Whether the program is as its newest step left it: nothing was trained, drawn or read since."""
-        self._hooks.check()
-        unbroken = self._hooks.why_base in (None, NOT_ON_DISK)
-        return unbroken and not self._hooks.updates and self._program.context.still()
 
     # The three ways to hold a step.
 
@@ -342,6 +341,7 @@ class Recording:
 
     def _give_up(self, step: int, why: str) -> None:
         self._abandon()
+        self._program.context.pass_over()
         self._link.skip(step, why)
 
     def _abandon(self) -> None:
