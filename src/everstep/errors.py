@@ -14,7 +14,11 @@ class UnknownFormat(EverstepError):
 
 
 class RunInUse(EverstepError):
-    """Another process holds the run's lease: end it, or wait."""
+    """Another process holds the run's lease: end it, or wait. `soon`: it lets go by itself, its trainer is dead."""
+
+    def __init__(self, message: str, *, soon: bool = False) -> None:
+        super().__init__(message)
+        self.soon = soon
 
 
 class Fenced(EverstepError):

@@ -159,6 +159,8 @@ class Truth:
         if len({told[0] for _, (word, *told) in lines if word == "resumed"}) > 1:
             yield "the ranks resumed at different steps"
         words = {word for _, (word, *_) in lines}
+        if life.back is not None and "resumed" not in words:  # whether it has gone back nobody said
+            self._branches, self.durable, self._remembered = True, min(self.durable, life.back), -1
         if words & {"resumed", "forgotten"}:
             # Of states memory has the newest alone.
             lasting = life.settings.source != "state" and "forgotten" not in words

@@ -1,5 +1,6 @@
 """The trainer's end of the line to its keeper: asks, is answered, and calls again when a keeper has died."""
 
+import logging
 import os
 import threading
 import time
@@ -9,9 +10,12 @@ from everstep import __version__
 from everstep.errors import StoreFailed
 from everstep.keeper import launch
 from everstep.keeper.channel import Gone
-from everstep.keeper.messages import Done, Hello, Message, Poke, Welcome, error_of
+from everstep.keeper.messages import Done, Hello, Message, Poke, Refused, Welcome, error_of
 
+LOGGER = logging.getLogger("everstep")
 ANSWER_SECONDS = 120.0
+SOON_SECONDS = 240.0
+AGAIN_SECONDS = 0.2
 CALLS_MAX = 10
 
 
@@ -40,10 +44,22 @@ class Caller:
         return Hello(__version__, self._rank, os.getpid(), self._trainer, take_over, self._opened)
 
     def hello(self, *, take_over: bool) -> tuple[Welcome, list[int]]:
-        """Ask to write; what a trainer before us left comes along.
+        """Ask to write; what a trainer before us left comes along. A keeper elsewhere that still writes what a dead one
+        left is waited for."""
+        deadline, said = time.monotonic() + SOON_SECONDS, False
+        while True:
+            got = self._hello_once(take_over=take_over)
+            if isinstance(got[0], Welcome):
+                return got[0], got[1]
+            if not (isinstance(got[0], Refused) and got[0].soon and time.monotonic() < deadline):
+                raise error_of(got[0])
+            if not said:
+                LOGGER.warning("waiting, for at most %.0f s: %s", SOON_SECONDS, got[0].text)
+            said = True
+            time.sleep(AGAIN_SECONDS)
 
-        A keeper that is just ending may have taken the call and hung up: then it is called again, and another starts.
-        """
+    def _hello_once(self, *, take_over: bool) -> tuple[Message, list[int]]:
+        """A keeper that is just ending may take the call and hang up: then it is called again, and another starts."""
         with self._lock:
             for _ in range(CALLS_MAX):
                 try:
@@ -57,9 +73,7 @@ class Caller:
                 got = None
         if got is None:
             raise StoreFailed(f"{self._path}: its keeper does not answer. Nothing was changed.")
-        if not isinstance(got[0], Welcome):
-            raise error_of(got[0])
-        return got[0], got[1]
+        return got
 
     def request(self, message: Message, blocks: list[int] | None = None, seconds: float = 0.0) -> Done:
         """Have something done that may take `seconds`; the error that the keeper refuses with is raised here."""

@@ -60,6 +60,7 @@ class Desk:
                 self._lease = lease.take(
                     self._disk, self._run, self.rank, opened=_now(), take_over=hello.take_over, pid=hello.pid
                 )
+            self._lease.say(hello.pid, left=False)
             self.pid, self._trainer = hello.pid, hello.trainer
             self.seat += 1
             blocks = dict(self._areas)
@@ -152,6 +153,8 @@ class Desk:
         with self._lock:
             if self.seat != seat:
                 return False
+            if self._lease is not None:
+                self._lease.say(self.pid, left=True)
             self._settle()
         self._write_out(seat, time.monotonic() + max(1.0, self.linger_seconds), patiently=True)
         with self._lock:

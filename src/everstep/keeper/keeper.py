@@ -106,10 +106,7 @@ class Keeper:
     def wait(self, step: int, seconds: float | None) -> bool:
         """Whether `step` is acknowledged, after at most `seconds`; at once when it never will be."""
         with self._changed:
-            self._changed.wait_for(
-                lambda: self._frontier.acknowledged >= step or self._shared.state in ("fenced", "failed", "closed"),
-                seconds,
-            )
+            self._changed.wait_for(lambda: self._frontier.acknowledged >= step or self._shared.stopped, seconds)
             return self._frontier.acknowledged >= step
 
     @property

@@ -80,11 +80,12 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
-    """It cannot be: an error of `everstep.errors` by name, and its text."""
+    """It cannot be: an error of `everstep.errors` by name, and its text. `soon`: ask again."""
 
     error: str
     text: str
     intact: int | None = None
+    soon: bool = False
 
 
 class Report(msgspec.Struct, frozen=True, tag="report"):

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TypeGuard
 
 from everstep import __version__
-from everstep.errors import Damaged, EverstepError, Fenced, StoreFailed
+from everstep.errors import Damaged, EverstepError, Fenced, RunInUse, StoreFailed
 from everstep.keeper import channel
 from everstep.keeper.channel import Gone, Line
 from everstep.keeper.desk import Desk
@@ -234,6 +234,8 @@ class Keeping:
 def _refusal(refused: EverstepError | OSError) -> Refused:
     if isinstance(refused, Damaged):
         return Refused("Damaged", str(refused), refused.intact)
+    if isinstance(refused, RunInUse):
+        return Refused("RunInUse", str(refused), soon=refused.soon)
     if isinstance(refused, EverstepError):
         return Refused(type(refused).__name__, str(refused))
     return Refused("StoreFailed", f"{refused.filename or 'the run'}: {refused.strerror or refused}.")

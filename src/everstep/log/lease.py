@@ -18,6 +18,7 @@ from everstep.store.disk import Disk, LocalDisk
 from everstep.store.manifest import Book, Manifest, Term, claim_epoch, load_newest
 
 CLAIMS_MAX = 16
+TEXT_BYTES = 128
 
 
 @dataclass(slots=True)
@@ -30,6 +31,11 @@ class Lease:
 
     def release(self) -> None:
         self.disk.close(self.descriptor)
+
+    def say(self, pid: int, *, left: bool) -> None:
+        """Tell who asks for whom it is held. `left`: for a dead trainer, until what it left is written."""
+        with contextlib.suppress(OSError):
+            self.disk.mark(self.descriptor, _text(pid, left=left))
 
 
 def take(disk: Disk, run: str, rank: int, *, opened: str, take_over: bool, pid: int | None = None) -> Lease:
@@ -54,8 +60,7 @@ def take(disk: Disk, run: str, rank: int, *, opened: str, take_over: bool, pid: 
 
 
 def _lock(disk: Disk, rank: int, pid: int, *, take_over: bool) -> int:
-    path = names.lease(rank)
-    text = msgspec.json.encode({"pid": pid, "host": socket.gethostname()})
+    path, text = names.lease(rank), _text(pid, left=False)
     try:
         descriptor = disk.lock(path, text)
         if descriptor is None and take_over:
@@ -64,24 +69,37 @@ def _lock(disk: Disk, rank: int, pid: int, *, take_over: bool) -> int:
     except OSError as refused:
         raise StoreFailed(f"{path}: the lease cannot be taken ({refused.strerror}). Nothing was changed.") from refused
     if descriptor is None:
+        who, left = _told(disk, rank)
+        does = "has ended, and its keeper still writes what it left" if left else "is writing this run"
         raise RunInUse(
-            f"{path}: {owner(disk, rank)} is writing this run. Nothing was changed. "
-            "Wait for it, end it, or fence it off with Settings(take_over=True)."
+            f"{path}: {who} {does}. Nothing was changed. "
+            "Wait for it, end it, or fence it off with Settings(take_over=True).",
+            soon=left,
         )
     return descriptor
 
 
+def _text(pid: int, *, left: bool) -> bytes:
+    """What a lease says; always as long, so that it can be said again in its place."""
+    return msgspec.json.encode({"pid": pid, "host": socket.gethostname(), "left": int(left)}).ljust(TEXT_BYTES)
+
+
 def owner(disk: Disk, rank: int) -> str:
     """Who holds the lease, as text for a message."""
+    return _told(disk, rank)[0]
+
+
+def _told(disk: Disk, rank: int) -> tuple[str, bool]:
+    """Who holds the lease, and whether only for what a dead trainer left."""
     try:
         source = disk.source(names.lease(rank))
         try:
             held = msgspec.json.decode(source.read(0, min(source.size, 4096)), type=dict[str, int | str])
         finally:
             source.close()
-        return f"process {int(held['pid'])} on {str(held['host'])!r}"
+        return f"process {int(held['pid'])} on {str(held['host'])!r}", held.get("left") == 1
     except (OSError, EOFError, msgspec.MsgspecError, KeyError, ValueError):
-        return "another process"
+        return "another process", False
 
 
 def holder(disk: LocalDisk, rank: int) -> str | None:
