@@ -3,17 +3,22 @@ come to the disk all the same."""
 
 import errno
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import everstep
 from everstep.keeper import desk
 from everstep.log.inventory import survey
+from everstep.ring import held as memory_tier
+from everstep.ring.held import Left
+from everstep.ring.ring import Ring
 from everstep.store.disk import LocalDisk, existing
+from everstep.store.memory import Block
 from tests.faults.conftest import Small
 from tests.faults.disks import FailingDisk, StalledDisk
 from tests.faults.test_keeper import until
@@ -98,3 +103,43 @@ def test_a_disk_that_refuses_is_not_waited_for(tmp_path: Path, around: Around) -
     with program.open(tmp_path / "run") as again:
         assert again.resume(2) == 2
     assert program.bits() == bits[1]
+
+
+def test_steps_that_are_given_up_in_memory_are_not_in_the_log(
+    tmp_path: Path, around: Around, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when another rank does not have them: what is trained instead is another step of the same number."""
+    go = threading.Event()
+    go.set()
+    around(lambda disk: StalledDisk(disk, go))
+    run, bits = left(tmp_path / "run", lambda step: step == 3 and go.clear())
+    died(run)
+
+    def of_four(blocks: Mapping[int, Block]) -> Left:
+        ring = Ring(blocks[-1])
+        found = memory_tier.held(ring, 4)
+        assert found is not None
+        return ring, blocks, found
+
+    still = memory_tier.left
+    monkeypatch.setattr(memory_tier, "left", of_four)
+    program = Small(seed=3)
+    with program.open(tmp_path / "run") as again:
+        threading.Timer(0.3, go.set).start()
+        assert again.resume() == 4
+        assert program.bits() == bits[3]
+        torch.manual_seed(99)
+        for _ in range(3):
+            program.step()
+            again.commit()
+        assert again.wait(timeout=60) == 7
+    assert program.bits()[0] != bits[-1][0]
+    monkeypatch.setattr(memory_tier, "left", still)
+    disk = existing(str(tmp_path / "run"))
+    found = survey(disk, "run")
+    disk.release()
+    assert (found.damages, found.newest) == ([], 7)
+    last = Small(seed=4)
+    with last.open(tmp_path / "run") as again:
+        assert again.resume() == 7
+    assert last.bits() == program.bits()

@@ -68,6 +68,11 @@ class Feed:
         for entry in memory.records:
             self._write(entry, lambda: None)
 
+    @property
+    def newest(self) -> int:
+        """The newest step that was taken for the log."""
+        return max([self._logged, *(entry.step for entry in self._waiting)])
+
     def mind_the_gap(self) -> None:
         """Steps are missing before the next entry: only a base can go on from here."""
         self._gap = True
