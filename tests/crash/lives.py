@@ -56,23 +56,24 @@ def story(seed: int, lives: int = LIVES) -> Lived:
     home = tempfile.mkdtemp(prefix="everstep-lives-")
     hosts = [Host(), *([Host.up()] if rng.random() < 0.4 else [])]
     places = {layout: placed(rng, layout[1], len(hosts)) for layout in layouts}
-    moves = rng.random() < 0.3
+    moves, lagging = rng.random() < 0.3, None
     try:
         for number in range(lives):
             layout = rng.choice(layouts)
             if moves and rng.random() < 0.3:
                 places[layout] = placed(rng, layout[1], len(hosts))
             life = drawn(rng, layout, places[layout], truth.durable)
-            ranks = Ranks(home, number, life, hosts)
+            ranks = Ranks(home, number, life, hosts, lagging)
             ranks.live()
-            wrong = list(truth.judged(life, ranks.lines, harmed=ranks.harmed))
+            lagging = life.lags
+            wrong = list(truth.judged(life, ranks.lines, harmed=ranks.harmed, lagging=ranks.lagging))
             seen.lives += 1
             seen.harmed += ranks.harmed
             for rank, said in ranks.lines:
                 seen.from_memory += (rank, said[0], said[-1]) == (0, "resumed", "memory")
                 seen.from_disk += (rank, said[0], said[-1]) == (0, "resumed", "disk")
             seen.violations += [f"seed {seed}, life {number}, {life}: {text}" for text in wrong]
-            if not wrong and rng.random() < 0.3:  # beside what a keeper still writes
+            if not wrong and lagging is None and rng.random() < 0.3:  # beside what a keeper still writes
                 wrong = said_wrong(f"{home}/run", rng.choice(COMMANDS), held=truth.durable > 0)
                 seen.violations += [f"seed {seed}, after life {number}, {life}: {text}" for text in wrong]
             if wrong:
@@ -105,14 +106,16 @@ def drawn(rng: random.Random, layout: tuple[str, int], hosts: tuple[int, ...], d
         segment_bytes=rng.choice((8000, 8000, 100_000)), digest_every=rng.choice((1, 5, 50)),
         retain_bytes_max=rng.choice((100_000, 1 << 30)), stall_ms_max=rng.choice((20, 500)),
     )  # fmt: skip
+    waits, closes = rng.random() < 0.3, rng.random() < 0.4
     return Life(
         kind, world, hosts, settings, rng.choice((1, 3, 10, 30)), rng.choice((0.0, 0.005)), apart=rng.random() < 0.5,
-        edits=rng.random() < 0.2 and kind not in BUCKETS, waits=rng.random() < 0.3, closes=rng.random() < 0.4,
+        edits=rng.random() < 0.2 and kind not in BUCKETS, waits=waits, closes=closes,
         victim=rng.randrange(world), grace=rng.choice((0.0, 0.02, 0.3)),
         back=rng.randint(0, durable) if rng.random() < 0.1 else None,
         early=early, late=late if early is None else None,
         keeper=rng.uniform(0, 0.4) if rng.random() < 0.15 else None,
         held=rng.uniform(0.05, 1.0) if rng.random() < 0.1 else None,
+        lags=rng.uniform(0.05, 0.6) if rng.random() < 0.3 and not (waits or closes) else None,
     )  # fmt: skip
 
 
@@ -139,8 +142,8 @@ class Truth:
         self._remembered = -1
         self._layout: tuple[object, ...] = ()
 
-    def judged(self, life: Life, lines: list[Line], *, harmed: bool) -> Iterator[str]:
-        """What was wrong with a life."""
+    def judged(self, life: Life, lines: list[Line], *, harmed: bool, lagging: bool) -> Iterator[str]:
+        """What was wrong with a life. `lagging`: it began beside keepers that stood still, and could not say why."""
         if (life.kind, life.world, life.hosts) != self._layout:
             self._remembered = -1  # memory is for those who are where its trainers were, and laid out as they were
         self._layout, remembered = (life.kind, life.world, life.hosts), {}
@@ -154,6 +157,8 @@ class Truth:
                 remembered[rank] = int(told[-2]) if word == "committed" else remembered[rank]
             elif word == "failed" and life.back is not None and "StepNotHeld" in " ".join(told):
                 continue  # it was pruned, or passed over
+            elif word == "failed" and lagging and "RunInUse" in " ".join(told):
+                continue  # it moved to another host
             elif word == "hung" or (word == "failed" and not (harmed and _bereft(" ".join(told)))):
                 yield f"rank {rank} {word}: {' '.join(told)}"
         if len({told[0] for _, (word, *told) in lines if word == "resumed"}) > 1:

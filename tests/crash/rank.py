@@ -20,7 +20,8 @@ class Life:
     """`hosts`: on which of them each rank is. `apart`: ranks have bases of their own steps; `edits`: weights are edited
     behind the optimizer's back. `back`: the step to return to. `early`: one rank is killed so long after the start;
     `late`, and the `keeper` of its host: after all have resumed, and then the keeper does nothing for the time it is
-    `held`. The other ranks follow the first after `grace`. Whoever does not close ends by SIGKILL."""
+    `held`. Where it `lags`, it stands still from then until that long into the next life. The other ranks follow the
+    first after `grace`. Whoever does not close ends by SIGKILL."""
 
     kind: str
     world: int
@@ -39,6 +40,7 @@ class Life:
     late: float | None = None
     keeper: float | None = None
     held: float | None = None
+    lags: float | None = None
 
 
 def train(rank: int, home: str, number: int, life: Life, report: Callable[[str], None]) -> None:

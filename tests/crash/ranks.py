@@ -20,9 +20,9 @@ Line = tuple[int, list[str]]
 
 
 class Ranks:
-    def __init__(self, home: str, number: int, life: Life, hosts: Sequence[Host]) -> None:
+    def __init__(self, home: str, number: int, life: Life, hosts: Sequence[Host], lagging: float | None) -> None:
         self._run = Path(home) / "run"
-        self._life, self._hosts = life, hosts
+        self._life, self._hosts, self.lagging = life, hosts, lagging is not None
         self._began = time.monotonic()
         self._pipes = selectors.DefaultSelector()
         self._rest: dict[int, bytes] = {}
@@ -32,6 +32,7 @@ class Ranks:
         self.lines: list[Line] = []
         self.harmed = not life.closes
         """Whether any rank ends by a signal."""
+        self._plan(lagging, self._let_keepers_go)
         for rank in range(life.world):
             host = hosts[life.hosts[rank]]
             self._alive[rank], reading = in_child(partial(at, host, partial(train, rank, home, number, life)))
@@ -49,9 +50,9 @@ class Ranks:
                 waiting = False
                 self._plan(self._life.late, self._kill_victim)
                 self._plan(self._life.keeper, self._kill_keeper)
-                if self._life.held is not None:
-                    self._hold_keeper()
-                    self._plan(self._life.held, self._let_keeper_go)
+                if self._life.held is not None or self._life.lags is not None:
+                    self._host.tell_keeper(self._run, signal.SIGSTOP)
+                    self._plan(self._life.held, self._let_keepers_go)
             for _, act in [due for due in self._due if due[0] <= self._now]:
                 act()
             self._due = [due for due in self._due if due[0] > self._now]
@@ -62,7 +63,8 @@ class Ranks:
                     self._kill(rank)
         while self._alive:
             self._bury()
-        self._let_keeper_go()
+        if self._life.lags is None:
+            self._let_keepers_go()
 
     def count(self, word: str) -> int:
         return sum(said[0] == word for _, said in self.lines)
@@ -112,11 +114,9 @@ class Ranks:
         if self._host.tell_keeper(self._run, signal.SIGKILL):
             self.lines.append((-1, ["forgotten"]))
 
-    def _hold_keeper(self) -> None:
-        self._host.tell_keeper(self._run, signal.SIGSTOP)
-
-    def _let_keeper_go(self) -> None:
-        self._host.tell_keeper(self._run, signal.SIGCONT)
+    def _let_keepers_go(self) -> None:
+        for host in self._hosts:
+            host.tell_keeper(self._run, signal.SIGCONT)
 
 
 def at(host: Host, work: Callable[[Callable[[str], None]], None], report: Callable[[str], None]) -> None:

@@ -33,10 +33,10 @@ def nobody_lives(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(desk, "alive", lambda _pid: False)
 
 
-def left(path: Path, then: Callable[[int], object]) -> tuple[everstep.Run, list[list[bytes]]]:
+def left(path: Path, then: Callable[[int], object], **settings: Any) -> tuple[everstep.Run, list[list[bytes]]]:
     """A trainer, and how it was after each step. The first two are on disk, `then` is called after each."""
     program, bits = Small(), []
-    run = program.open(path, settings=everstep.Settings(segment_bytes=2000))
+    run = program.open(path, settings=everstep.Settings(segment_bytes=2000, **settings))
     run.resume()
     for step in range(1, STEPS + 1):
         program.step()
@@ -142,4 +142,26 @@ def test_steps_that_are_given_up_in_memory_are_not_in_the_log(
     last = Small(seed=4)
     with last.open(tmp_path / "run") as again:
         assert again.resume() == 7
+    assert last.bits() == program.bits()
+
+
+def test_a_log_that_has_not_come_as_far_as_memory_goes_on_with_a_base(tmp_path: Path, around: Around) -> None:
+    """As when the trainer before took states alone, and the disk had no time for the newest."""
+    go = threading.Event()
+    go.set()
+    around(lambda disk: StalledDisk(disk, go))
+    run, bits = left(tmp_path / "run", lambda step: step == 2 and go.clear(), source="state")
+    died(run)
+    program = Small(seed=3)
+    with program.open(tmp_path / "run") as again:
+        assert again.resume() == STEPS
+        assert program.bits() == bits[-1]
+        go.set()
+        for _ in range(2):
+            program.step()
+            again.commit()
+        assert again.wait(timeout=60) == STEPS + 2
+    last = Small(seed=4)
+    with last.open(tmp_path / "run") as again:
+        assert again.resume() == STEPS + 2
     assert last.bits() == program.bits()

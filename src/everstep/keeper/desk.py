@@ -91,17 +91,18 @@ class Desk:
             assert self._ring is not None
             assert self._lease is not None
             self.linger_seconds = asked.linger_seconds
-            if asked.memory and self._goes_on(asked.step):
-                return True
-            return self._open(self._unused(), self._ring, asked)
+            logged = self._logged if asked.memory else None
+            if logged is None or logged > asked.step:  # ranks that train together go on where all of them are
+                return self._open(self._unused(), self._ring, asked)
+            return logged == asked.step
 
-    def _goes_on(self, step: int) -> bool:
-        """Whether the log may go on after this step as it is: it has no later one. Ranks that train together resume at
-        one that all of them have."""
+    @property
+    def _logged(self) -> int | None:
+        """How far the log goes that is being written here, with what is on its way; None when there is none."""
         keeper, feed = self._keeper, self._feed
         if keeper is None or feed is None or keeper.glance()[0] not in ("ok", "degraded"):
-            return False
-        return feed.newest <= step
+            return None
+        return feed.newest
 
     def anew(self, seconds: float) -> int:
         """An epoch of its own for who does not go on with what was left here. The disk gets that first, for at most
