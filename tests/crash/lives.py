@@ -18,6 +18,7 @@ import everstep
 from everstep.cli.main import cli
 from everstep.errors import NotARun, RunInUse, StepNotHeld
 from tests.crash import observer
+from tests.crash.device import Device
 from tests.crash.hosts import Host
 from tests.crash.rank import Life
 from tests.crash.ranks import Line, Ranks
@@ -107,10 +108,12 @@ def drawn(rng: random.Random, layout: tuple[str, int], hosts: tuple[int, ...], d
         retain_bytes_max=rng.choice((100_000, 1 << 30)), stall_ms_max=rng.choice((20, 500)),
     )  # fmt: skip
     waits, closes = rng.random() < 0.3, rng.random() < 0.4
+    crowded = rng.choice((None, None, rng.randrange(20)))
+    device = Device(rng.choice((None, 2e5, 1e6, 1e7)), crowded, rng.randrange(1 << 20)) if rng.random() < 0.4 else None
     return Life(
         kind, world, hosts, settings, rng.choice((1, 3, 10, 30)), rng.choice((0.0, 0.005)), apart=rng.random() < 0.5,
         edits=rng.random() < 0.2 and kind not in BUCKETS, waits=waits, closes=closes,
-        victim=rng.randrange(world), grace=rng.choice((0.0, 0.02, 0.3)),
+        victim=rng.randrange(world), grace=rng.choice((0.0, 0.02, 0.3)), device=device,
         back=rng.randint(0, durable) if rng.random() < 0.1 else None,
         early=early, late=late if early is None else None,
         keeper=rng.uniform(0, 0.4) if rng.random() < 0.15 else None,

@@ -11,8 +11,10 @@ import torch
 import torch.distributed as dist
 
 import everstep
+from everstep import api
 from tests.cluster import pipeline, zero
 from tests.cluster.programs import Program
+from tests.crash.device import Device, RandomMover
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +23,7 @@ class Life:
     behind the optimizer's back. `back`: the step to return to. `early`: one rank is killed so long after the start;
     `late`, and the `keeper` of its host: after all have resumed, and then the keeper does nothing for the time it is
     `held`. Where it `lags`, it stands still from then until that long into the next life. The other ranks follow the
-    first after `grace`. Whoever does not close ends by SIGKILL."""
+    first after `grace`. Whoever does not close ends by SIGKILL. `device`: what copies, if nothing is copied at once."""
 
     kind: str
     world: int
@@ -35,6 +37,7 @@ class Life:
     closes: bool
     victim: int
     grace: float
+    device: Device | None = None
     back: int | None = None
     early: float | None = None
     late: float | None = None
@@ -45,6 +48,8 @@ class Life:
 
 def train(rank: int, home: str, number: int, life: Life, report: Callable[[str], None]) -> None:
     torch.set_num_threads(1)
+    if (device := life.device) is not None:
+        api.mover = lambda _parameters: RandomMover(device)
     if life.world > 1:
         store = dist.FileStore(f"{home}/store-{number}", life.world)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=life.world)

@@ -3,7 +3,7 @@
 from collections import deque
 
 from everstep.ring.pen import Pen
-from everstep.ring.ring import STATE, UPDATE, W_KEEP, W_MEMORY, W_WRITERS
+from everstep.ring.ring import STATE, UPDATE, W_MEMORY, W_RELEASED, W_WRITERS
 
 LAG_STEPS = 2
 """So far another rank may be behind: a step that it has not committed yet, and one that its device still copies."""
@@ -44,7 +44,8 @@ class Tally:
         ring = self._pen.ring
         ring.say(W_MEMORY, int(keeps))
         self._keeps = keeps
-        while self._pending and (ring.whole(self._pending[0][0]) or self._pending[0][0] < ring.word(W_KEEP)):
+        released = ring.word(W_RELEASED)  # by the keeper, who had seen it whole: its place may be another's by now
+        while self._pending and (self._pending[0][0] < released or ring.whole(self._pending[0][0])):
             sequence, kind, step, low = self._pending.popleft()
             if kind == UPDATE:
                 self._records[step] = sequence

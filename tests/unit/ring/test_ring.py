@@ -175,6 +175,33 @@ def test_a_rank_keeps_what_leads_to_the_steps_that_others_may_still_be_at() -> N
     assert spans(ring) == ((3, 5),)
 
 
+def test_without_a_memory_tier_as_well_a_record_counts_once_it_is_whole() -> None:
+    ring, pen = made()
+    tally = Tally(pen)
+    tally.written(put(ring, pen, STATE, 1, b"s", area=0), STATE, 1, 1)
+    extent = pen.put([b"g"])
+    assert extent is not None
+    sequence = pen.write(UPDATE, 2, [extent])
+    tally.written(sequence, UPDATE, 2, 2)
+    for _ in range(3):
+        assert tally.look(keeps=False) == 1, "nobody has vouched for step 2"
+    pen.vouch(sequence)
+    ring.vouch(sequence, rings.E_DEVICE)
+    assert tally.look(keeps=False) == 2
+
+
+def test_a_record_whose_place_was_given_to_another_was_whole() -> None:
+    ring, pen = made(entries=4)
+    tally = Tally(pen)
+    tally.written(put(ring, pen, STATE, 1, b"s", area=0), STATE, 1, 1)
+    tally.look(keeps=False)
+    for step in range(2, 12):
+        tally.written(put(ring, pen, UPDATE, step, b"g"), UPDATE, step, step)
+        ring.say(W_RELEASED, pen.next)
+        pen.keep_from(pen.next)
+    assert tally.look(keeps=False) == 11
+
+
 def test_a_place_that_cannot_be_right_is_damage() -> None:
     ring, pen = made()
     sequence = put(ring, pen, UPDATE, 1, b"g")
