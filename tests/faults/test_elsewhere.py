@@ -1,6 +1,9 @@
-"""Ranks that are restarted on other hosts find the lease with a keeper that still writes what their old ones left."""
+"""Trainers that are restarted on other hosts: a keeper may still have the lease for what their old ones left, and once
+the run has gone on without it, what it holds in memory is past."""
 
+import itertools
 import logging
+import os
 import tempfile
 import threading
 import time
@@ -11,6 +14,7 @@ from typing import Any
 
 import pytest
 
+import everstep
 from everstep.errors import RunInUse
 from everstep.keeper import caller, desk
 from everstep.store import rendezvous
@@ -18,15 +22,18 @@ from everstep.store.disk import LocalDisk
 from tests.faults.conftest import Small
 from tests.faults.disks import StalledDisk
 from tests.faults.test_anew import died, left
+from tests.faults.test_keeper import until
 
 Around = Callable[[Callable[[LocalDisk], Any]], list[Any]]
 
 
 @pytest.fixture
 def moves(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
-    """From then on processes are on another host: they find no keeper of this one."""
-    with tempfile.TemporaryDirectory() as place:  # a socket's path must be short
-        yield lambda: monkeypatch.setattr(rendezvous, "directory", lambda: place)
+    """From then on processes are on the other of two hosts: they find no keeper of the one before."""
+    here, there = rendezvous.directory, tempfile.TemporaryDirectory()  # a socket's path must be short
+    with there as place:
+        ways = itertools.cycle((lambda: place, here))
+        yield lambda: monkeypatch.setattr(rendezvous, "directory", next(ways))
 
 
 def test_a_keeper_that_writes_for_a_dead_trainer_is_waited_for(
@@ -70,3 +77,54 @@ def test_it_is_not_waited_for_without_end(
     with pytest.raises(RunInUse, match=r"process \d+ on .* has ended, and its keeper still writes"):
         Small(seed=3).open(tmp_path / "run")
     go.set()
+
+
+def gone_on(path: Path, program: Small, steps: int, **settings: Any) -> int:
+    """Where a trainer resumed that trained so many steps, and closed; its keeper has ended."""
+    with program.open(path, settings=everstep.Settings(**settings)) as run:
+        first = run.resume()
+        for _ in range(steps):
+            program.step()
+            run.commit()
+        run.wait(timeout=60)
+    assert until(lambda: not os.listdir(rendezvous.directory()))
+    return first
+
+
+@pytest.mark.parametrize("steps", [0, 4])
+def test_a_host_that_the_run_comes_back_to_holds_the_past(
+    steps: int, tmp_path: Path, around: Around, moves: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    around(lambda disk: disk)
+    monkeypatch.setattr(desk, "alive", lambda _pid: False)
+    run, bits = left(tmp_path / "run", lambda _step: None)
+    died(run)
+    moves()
+    elsewhere = Small(seed=3)
+    assert gone_on(tmp_path / "run", elsewhere, steps) == len(bits)
+    moves()
+    back = Small(seed=4)
+    with back.open(tmp_path / "run") as again:
+        assert again.resume() == len(bits) + steps
+        assert back.bits() == elsewhere.bits()
+
+
+def test_a_host_whose_disk_stood_still_meanwhile_holds_it_as_well(
+    tmp_path: Path, around: Around, moves: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go = threading.Event()
+    go.set()
+    monkeypatch.setattr(desk, "alive", lambda _pid: False)
+    made = around(lambda disk: StalledDisk(disk, go) if not made else disk)
+    run, bits = left(tmp_path / "run", lambda step: step == 4 and go.clear())
+    died(run)
+    moves()
+    elsewhere = Small(seed=3)
+    first = gone_on(tmp_path / "run", elsewhere, 20, take_over=True)
+    assert first <= len(bits)
+    moves()
+    threading.Timer(0.3, go.set).start()
+    back = Small(seed=4)
+    with back.open(tmp_path / "run") as again:
+        assert again.resume() == first + 20
+        assert back.bits() == elsewhere.bits()

@@ -1,6 +1,7 @@
 """One writer's place at the keeper: its lease, its log, and the memory it shares. It outlives the trainer."""
 
 import contextlib
+import logging
 import os
 import threading
 import time
@@ -17,12 +18,14 @@ from everstep.keeper.messages import Begin, Hello
 from everstep.log import lease, term
 from everstep.log.inventory import Inventory, survey
 from everstep.ring import ring as words
-from everstep.ring.held import held
-from everstep.ring.ring import UPDATE, Ring
+from everstep.ring.held import following, held
+from everstep.ring.ring import Ring
 from everstep.store import cohort as cohorts
 from everstep.store import names, prune
 from everstep.store.disk import Disk
 from everstep.store.memory import Block
+
+LOGGER = logging.getLogger("everstep")
 
 
 class Desk:
@@ -42,6 +45,8 @@ class Desk:
         self._peers: cohorts.Peers | None = None
         self._ring: Ring | None = None
         self._areas: dict[int, Block] = {}
+        self._epoch = -1
+        """The one that the steps in memory were recorded in."""
         self._lock = threading.RLock()
 
     # What a conversation asks for.
@@ -56,10 +61,13 @@ class Desk:
                         "Nothing was changed. Wait for it, end it, or fence it off with Settings(take_over=True)."
                     )
                 self._fence()  # the old trainer may still write into its ring: nothing of that is used again
+            elif self._lease is not None and self._lease.ended:
+                self._fence()
             if self._lease is None:
                 self._lease = lease.take(
                     self._disk, self._run, self.rank, opened=_now(), take_over=hello.take_over, pid=hello.pid
                 )
+            self._forget_what_is_past(self._lease)
             self._lease.say(hello.pid, left=False)
             self.pid, self._trainer = hello.pid, hello.trainer
             self.seat += 1
@@ -220,6 +228,7 @@ class Desk:
             chain=last.frame.chain if last is not None else 0, opened=_now(), segment_bytes=asked.segment_bytes,
             acknowledged=before, pid=self.pid,
         )  # fmt: skip
+        self._epoch = ours.book.manifest.epoch
         self._keeper = Keeper(
             self._disk, ours.book, writer, retain_bytes_max=asked.retain_bytes_max,
             noted=self._say, floor=self._floor,
@@ -229,7 +238,7 @@ class Desk:
         self._keeper.start(step, based=on_disk, spans=past)
         for area in range(words.AREAS_MAX):  # what another keeper was to write is lost with it: it is asked for again
             ring.say(words.W_DONE + area, ring.word(words.W_ASSIGNED + area))
-        first = _after(ring, step) if asked.revived else ring.word(words.W_HEAD)
+        first = following(ring, step) if asked.revived else ring.word(words.W_HEAD)
         self._feed = Feed(ring, self._areas, self._keeper, first, step)
         if asked.revived:
             ring.say(words.W_WANTS_BASE, 1)
@@ -268,6 +277,13 @@ class Desk:
             self._keeper.fence("another process took this run over. What was acknowledged before is kept; stop here.")
         self._let_go()
         self._forget_memory()
+
+    def _forget_what_is_past(self, ours: lease.Lease) -> None:
+        """The run may have gone on elsewhere, on another host, while this one held what a dead trainer had left."""
+        later = [term.epoch for term in ours.book.manifest.terms if term.from_step is not None]
+        if self._ring is not None and max(later, default=-1) > self._epoch:
+            LOGGER.warning("%s: what was left in memory here is past, the run has gone on elsewhere", self._path)
+            self._forget_memory()
 
     def _unused(self) -> lease.Lease:
         """Our lease, in an epoch that nothing was recorded in yet: another one, if this one's term has begun."""
@@ -310,14 +326,6 @@ class Desk:
 def _reached(inventory: Inventory) -> int:
     """How far the log of this branch goes."""
     return max([*inventory.records, *(entry.step for entry in inventory.bases)], default=0)
-
-
-def _after(ring: Ring, step: int) -> int:
-    """The first entry that the log does not hold yet."""
-    for sequence in range(ring.word(words.W_RELEASED), ring.word(words.W_HEAD)):
-        if not ring.whole(sequence) or ((entry := ring.read(sequence)).kind == UPDATE and entry.step > step):
-            return sequence
-    return ring.word(words.W_HEAD)
 
 
 def alive(pid: int) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from everstep.errors import Damaged, RunInUse, StoreFailed
+from everstep.errors import Damaged, Fenced, RunInUse, StoreFailed
 from everstep.store import names
 from everstep.store.disk import Disk, LocalDisk
 from everstep.store.manifest import Book, Manifest, Term, claim_epoch, load_newest
@@ -31,6 +31,15 @@ class Lease:
 
     def release(self) -> None:
         self.disk.close(self.descriptor)
+
+    @property
+    def ended(self) -> bool:
+        """Whether another process has taken the run over."""
+        try:
+            self.book.check()
+        except Fenced:
+            return True
+        return False
 
     def say(self, pid: int, *, left: bool) -> None:
         """Tell who asks for whom it is held. `left`: for a dead trainer, until what it left is written."""

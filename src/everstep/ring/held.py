@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from everstep.ring.ring import STATE, UPDATE, W_ACKNOWLEDGED, W_HEAD, W_KEEP, Entry, Ring
+from everstep.ring.ring import STATE, UPDATE, W_ACKNOWLEDGED, W_HEAD, W_KEEP, W_RELEASED, Entry, Ring
 from everstep.store.memory import Block
 from everstep.types import Span
 
@@ -53,6 +53,14 @@ def held(ring: Ring, at: int | None = None) -> Held | None:
 def spans(ring: Ring) -> tuple[Span, ...]:
     """The steps that memory can restore, as first and last of what each state leads to, oldest first."""
     return tuple(sorted((one.state.step, one.step) for one in _chains(ring)))
+
+
+def following(ring: Ring, step: int) -> int:
+    """The first entry that a log lacks which ends with `step`."""
+    for sequence in range(ring.word(W_RELEASED), ring.word(W_HEAD)):
+        if not ring.whole(sequence) or ((entry := ring.read(sequence)).kind == UPDATE and entry.step > step):
+            return sequence
+    return ring.word(W_HEAD)
 
 
 def _chains(ring: Ring) -> Iterator[Held]:
