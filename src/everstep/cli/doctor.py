@@ -9,10 +9,9 @@ from typing import Any
 
 from everstep import __version__, native
 from everstep.cli import text
-from everstep.cli.look import opened
+from everstep.cli.look import branch, opened
 from everstep.errors import Damaged, EverstepError
 from everstep.log import lease
-from everstep.log.inventory import survey
 from everstep.store import probe
 from everstep.url import split_url
 
@@ -98,7 +97,7 @@ def _run(url: str, warnings: list[str]) -> dict[str, Any]:
     """Whether the run is well, as far as a look tells; `verify` proves it."""
     try:
         with opened(url) as (disk, path, epoch):
-            found = survey(disk, path, epoch=epoch)
+            found = branch(disk, path, epoch)
             holder = lease.holder(disk, found.manifest.writer)
             free = os.statvfs(path).f_bavail * os.statvfs(path).f_frsize
     except Damaged as damaged:

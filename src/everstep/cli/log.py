@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from everstep.cli import text
-from everstep.cli.look import Hyper, fold, heads, hyper_of, opened
+from everstep.cli.look import Hyper, branch, fold, heads, hyper_of, opened
 from everstep.codec.body import Head
 from everstep.errors import Damaged
 from everstep.log import frame
-from everstep.log.inventory import Inventory, survey
+from everstep.log.inventory import Inventory
 from everstep.log.reader import Located
 from everstep.store import base
 from everstep.store.disk import Disk
@@ -20,7 +20,7 @@ DIGEST_CHARS = 16
 
 def log(url: str, first: int | None, last: int | None, *, as_json: bool) -> None:
     with opened(url) as (disk, path, epoch):
-        found = survey(disk, path, epoch=epoch)
+        found = branch(disk, path, epoch)
         lines = entries(disk, found, first, last)
         if as_json:
             text.echo_json({"epoch": found.epoch, "records": list(lines), "damages": [str(d) for d in found.damages]})

@@ -6,7 +6,9 @@ from typing import Any
 
 from everstep.codec import body
 from everstep.errors import Damaged
+from everstep.log.inventory import Inventory, survey
 from everstep.log.reader import Located
+from everstep.recover.cohort import lasting
 from everstep.store.base import Index
 from everstep.store.disk import Disk, LocalDisk, existing
 from everstep.url import split_url
@@ -24,6 +26,15 @@ def opened(url: str) -> Iterator[tuple[LocalDisk, str, int | None]]:
         yield disk, path, epoch
     finally:
         disk.release()
+
+
+def branch(disk: Disk, path: str, epoch: int | None) -> Inventory:
+    """Writer 0's, as the url asks for it, or the newest. One that was begun and holds nothing yet is as if it was not:
+    resuming goes on from the one before."""
+    found = survey(disk, path, epoch=epoch)
+    if epoch is None and not found.spans() and not found.damages and (before := lasting(disk, path)) is not None:
+        return survey(disk, path, epoch=before[0])
+    return found
 
 
 def heads(disk: Disk, records: Iterable[Located]) -> Iterator[tuple[Located, body.Head]]:

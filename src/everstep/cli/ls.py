@@ -3,11 +3,11 @@
 from typing import Any
 
 from everstep.cli import text
-from everstep.cli.look import opened
+from everstep.cli.look import branch, opened
 from everstep.log import lease
 from everstep.log.inventory import Inventory, acknowledged, survey
 from everstep.log.reader import Scanned
-from everstep.recover.cohort import inventories, together
+from everstep.recover.cohort import inventories, lasting, together
 from everstep.store import cohort as cohorts
 from everstep.store import names, prune
 from everstep.store.disk import Disk
@@ -16,8 +16,9 @@ from everstep.store.manifest import Segment, Term
 
 def ls(url: str, *, as_json: bool) -> None:
     with opened(url) as (disk, path, epoch):
-        found = survey(disk, path, epoch=epoch)
-        older = [] if epoch is not None else [survey(disk, path, epoch=at) for at in prune.branches(found.manifest)]
+        found = branch(disk, path, epoch)
+        past = [] if epoch is not None else [at for at in prune.branches(found.manifest) if at != found.epoch]
+        older = [survey(disk, path, epoch=at) for at in past]
         listing = describe(disk, found, older, lease.holder(disk, found.manifest.writer))
         listing["cohort"] = None if epoch is not None else _cohort(disk, path)
     if as_json:
@@ -31,12 +32,14 @@ def _cohort(disk: Disk, path: str) -> dict[str, Any] | None:
     known = cohorts.load_all(disk)
     if not known:
         return None
-    epochs = cohorts.tips(disk, known)
+    newest = cohorts.tips(disk, known)
+    epochs = lasting(disk, path) or newest
     held = inventories(disk, path, epochs) or []
     return {
         "number": known[0].number,
-        "writers": len(known[0].epochs),
+        "writers": len(epochs),
         "epochs": list(epochs),
+        "begun": epochs != newest,
         "steps": together(held),
         "acknowledged": cohorts.newest([inventory.promised for inventory in held]),
     }
@@ -119,13 +122,13 @@ def _print(path: str, listing: dict[str, Any]) -> None:
     text.echo(f"{path}: run {listing['run'][:8]}, begun {listing['created']}, {text.size(listing['bytes'])}, {live}")
     if (cohort := listing["cohort"]) is not None:
         text.echo(
-            f"{text.count(cohort['writers'], 'writer')} train together (cohort {cohort['number']}): restorable "
-            f"{text.spans(cohort['steps'])}; acknowledged {cohort['acknowledged']}. Writer 0 alone:"
+            f"{text.count(cohort['writers'], 'writer')} {_trained(cohort)}: restorable {text.spans(cohort['steps'])}; "
+            f"acknowledged {cohort['acknowledged']}. Writer 0 alone:"
         )
     text.echo(f"restorable: {text.spans(listing['steps'])}; acknowledged: {listing['acknowledged']}")
-    for branch in listing["branches"][1:]:
+    for older in listing["branches"][1:]:
         text.echo(
-            f"older branch #{branch['epoch']}: {text.spans(branch['steps'])}; acknowledged: {branch['acknowledged']}"
+            f"older branch #{older['epoch']}: {text.spans(older['steps'])}; acknowledged: {older['acknowledged']}"
         )
     head = ["epoch", "continues", "after", "acknowledged", "opened", "by"]
     rows = [
@@ -143,6 +146,12 @@ def _print(path: str, listing: dict[str, Any]) -> None:
     text.echo_table(["epoch", "sequence", "steps", "records", "size", "state"], rows, left="state")
     for damage in listing["damages"]:
         text.echo(f"\nDAMAGED: {damage}")
+
+
+def _trained(cohort: dict[str, Any]) -> str:
+    if cohort["begun"]:
+        return f"trained together (cohort {cohort['number']} goes on from them and holds nothing yet)"
+    return f"train together (cohort {cohort['number']})"
 
 
 def _row(segment: dict[str, Any]) -> list[str]:

@@ -3,9 +3,8 @@
 from typing import Any
 
 from everstep.cli import text
-from everstep.cli.look import Hyper, fold, heads, hyper_of, opened
+from everstep.cli.look import Hyper, branch, fold, heads, hyper_of, opened
 from everstep.errors import Damaged, StepNotHeld
-from everstep.log.inventory import survey
 from everstep.recover import choose
 from everstep.recover.choose import Route
 from everstep.store import base
@@ -14,7 +13,7 @@ from everstep.store.disk import Disk
 
 def show(url: str, step: int | None, *, as_json: bool) -> None:
     with opened(url) as (disk, path, epoch):
-        inventory = survey(disk, path, epoch=epoch)
+        inventory = branch(disk, path, epoch)
         routes = choose.routes(inventory, step)
         if not routes:
             raise StepNotHeld(f"{path}: the run holds no step yet.")

@@ -60,6 +60,8 @@ class Keeper:
         self._shared.committed = step
         rank, epoch = self._book.manifest.writer, self._book.manifest.epoch
         self._witness = self._disk.create(names.witness(rank, epoch))
+        if self._frontier.spans:  # also for who looks once a later epoch has begun and come to nothing
+            self._note()
         self._begin(self._write_records, "everstep-log")
         self._begin(self._write_bases, "everstep-base")
 

@@ -40,6 +40,16 @@ def stand(disk: Disk, url: str, step: int | None = None) -> Stand | None:
     return None
 
 
+def lasting(disk: Disk, url: str) -> tuple[int, ...] | None:
+    """The epochs of the newest writers that hold any step together; None when none do, or there is only one."""
+    known = cohorts.load_all(disk)
+    for epochs in _tried(disk, url, known) if known else ():
+        held = inventories(disk, url, epochs)
+        if held is not None and together(held):
+            return epochs
+    return None
+
+
 def inventories(disk: Disk, url: str, epochs: Sequence[int]) -> list[Inventory] | None:
     """What each writer holds; None when one of them never began."""
     try:
