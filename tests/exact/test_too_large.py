@@ -189,3 +189,49 @@ def test_no_memory_to_pack_a_state_costs_that_state_and_no_step(
     with opened(tmp_path / "run", again) as run:
         assert run.resume() == 40
         assert again.bits() == whole(40)
+
+
+def edited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[everstep.Run, Program]:
+    """A run whose newest step only a state holds: weights were edited. A part of it is still to be packed."""
+    on_a_slow_bus(monkeypatch)
+    monkeypatch.setattr(api, "mover", lambda _parameters: Crowded(0.6 * BUS))
+    monkeypatch.setattr("everstep.recording.states.States._later", lambda _states, _plan, _fixed: {0, 3})
+    program = Program()
+    run = opened(tmp_path / "run", program)
+    run.resume()
+    for at in range(5):
+        if at == 4:
+            with torch.no_grad():
+                program.model[0].weight.mul_(0.5)
+        program.step()
+        run.commit()
+    return run, program
+
+
+def test_what_was_to_be_packed_is_copied_where_nobody_steps_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, program = edited(tmp_path, monkeypatch)
+    with run:
+        assert run.wait(timeout=60) == 5
+        assert run.health.not_recorded == 0
+    again = Program()
+    with opened(tmp_path / "run", again) as run:
+        assert run.resume() == 5
+        assert again.bits() == program.bits()
+
+
+def test_a_step_whose_state_could_not_be_packed_is_counted_as_not_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, program = edited(tmp_path, monkeypatch)
+    with run:
+        program.step()
+        assert run.health.not_recorded == 1
+        assert any("steps from 5 on were not recorded" in text for text in run.health.warnings)
+        run.commit()
+        assert run.wait(timeout=60) == 6
+    again = Program()
+    with opened(tmp_path / "run", again) as run:
+        assert run.resume() == 6
+        assert again.bits() == program.bits()

@@ -223,7 +223,6 @@ class Link:
         """Note that a step was not recorded. The first of a row says why."""
         first = self._missed_at != step - 1
         self._missed_at = step
-        self.committed(step)
         self.ring.say(words.W_MISSED, self.ring.word(words.W_MISSED) + 1)
         if first:
             self.warn(f"steps from {step} on were not recorded: {why}")

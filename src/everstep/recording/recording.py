@@ -19,9 +19,10 @@ from everstep.keeper.link import Link
 from everstep.keeper.pace import Pace
 from everstep.recording.program import Program
 from everstep.recording.states import States
+from everstep.recording.unsettled import Unsettled
 from everstep.ring import ring as rings
 from everstep.ring.pen import Extent
-from everstep.ring.ring import REBASE, STATE, UPDATE
+from everstep.ring.ring import REBASE, UPDATE
 from everstep.ring.watch import watch
 from everstep.settings import Settings
 from everstep.types import Tensor
@@ -49,9 +50,11 @@ class Recording:
             program.roster, mover, self._take, captures=captures, rounds=captures and settings.gradients == "bf16",
             by_layer=settings.source == "layer", about_to_step=self._confirm,
         )  # fmt: skip
-        self._states = States(link, program, settings, mover, self._vouch, free_bytes=free_bytes, together=together)
+        self._unsettled = Unsettled(link, mover)
+        self._states = States(
+            link, program, settings, mover, self._unsettled.add, free_bytes=free_bytes, together=together
+        )
         self._proof = Proof() if not self._hooks.exact else None
-        self._unsettled: list[tuple[int, int]] = []
         self._awaited = -1
         self._gap = False
         self._owed = False
@@ -90,7 +93,7 @@ class Recording:
         """Hand over the step just taken."""
         link, hooks = self._link, self._hooks
         link.refuse_if_fenced()
-        for sequence in set(link.pen.unsaid) - {known for known, _ in self._unsettled} - self._states.late:
+        for sequence in set(link.pen.unsaid) - self._unsettled.sequences - self._states.late:
             link.void(sequence)  # a commit was interrupted: what it began is nothing
         hooks.check()
         self._await_device()
@@ -127,7 +130,8 @@ class Recording:
 
     def finish(self) -> None:
         """Wait until what is committed is whole. Nothing but the device is waited for."""
-        if self._unsettled or self._states.late:
+        if self._unsettled.sequences or self._states.late:
+            self._states.copy_late()
             self._mover.synchronize()
             self._hooks.check()
             self._confirm()
@@ -137,7 +141,7 @@ class Recording:
     def owes(self) -> bool:
         """Whether the newest step does not come to the disk by itself: spared, lost with a keeper, or not recorded."""
         link, alone = self._link, not self._hooks.captures  # states, of which the disk gets those it has time for
-        if self._unsettled or link.acknowledged >= self.step or self._sent == (self.step, link.epoch):
+        if self._unsettled.sequences or link.acknowledged >= self.step or self._sent == (self.step, link.epoch):
             return False
         spared = self._owed or link.wants_base or link.ring.word(rings.W_DROPPED) > 0
         return alone or spared or self._hooks.why_base == NOT_ON_DISK or self.recorded < self.step
@@ -196,7 +200,7 @@ class Recording:
             return False
         extents = [*taken.gradients, *self._copy_far(taken.far)]
         self._awaited = self._link.put_record(UPDATE, step, [taken.head], extents, taken.tail)
-        self._vouch(self._awaited, step)
+        self._unsettled.add(self._awaited, step)
         if whole:
             self._digest(step)
         due = self._pace.recorded(taken.nbytes, time.perf_counter()) or self._link.wants_base or self._owed
@@ -248,7 +252,7 @@ class Recording:
     def _put_rebase(self, step: int) -> None:
         """A record that says what the base of this step must prove to be."""
         piece = record.take_rebase(self._hooks, self._program.roster, self._program.owned)
-        self._vouch(self._link.put_record(REBASE, step, [piece], [], []), step)
+        self._unsettled.add(self._link.put_record(REBASE, step, [piece], [], []), step)
 
     def _turn(self) -> str | None:
         """Gradients are recorded from now on, if that is the better way; then a base must come first."""
@@ -291,37 +295,20 @@ class Recording:
         self._program.context.copied(described, places, extent.memory)
         return [extent]
 
-    def _vouch(self, sequence: int, step: int) -> None:
-        """The entry is written. It counts once the device has copied, and nothing it read has changed meanwhile."""
-        if sequence < 0:
-            return
-        self._mover.vouch(self._link.ring, sequence)
-        if self._mover.lasting:
-            self._link.pen.vouch(sequence)
-        else:
-            self._unsettled.append((sequence, step))
-
     def _confirm(self) -> None:
-        """The optimizer is about to step: nothing of ours is read in place any more. Was it as it should be?
-
-        A state is right if nobody but the optimizer wrote to it; a record, if nobody wrote to its gradients.
-        """
+        """The optimizer is about to step: nothing of ours is read in place any more. Was it as it should be?"""
         if (lost := self._states.before_step()) is not None:
-            self._gap, self.recorded = True, min(self.recorded, lost - 1)
-        untouched = self._mover.settle()
+            self._lose(lost, "its state could not be packed")
         sound = self._hooks.why_base is None
+        for step in self._unsettled.settle(sound=sound):
+            self._lose(step, "gradients were written to while they were copied; they are packed from now on")
         if not sound:
             self._states.give_up()
-        for sequence, step in self._unsettled:
-            state = self._link.ring.read(sequence).kind == STATE
-            if sound if state else untouched:
-                self._link.pen.vouch(sequence)
-            else:
-                self._link.void(sequence)
-                if not state:
-                    self._gap, self.recorded = True, min(self.recorded, step - 1)
-                    self._link.warn("gradients were written to while they were copied; they are packed from now on")
-        self._unsettled = []
+
+    def _lose(self, step: int, why: str) -> None:
+        """What was to hold this step does not. A base closes the gap."""
+        self._gap, self.recorded, self._sent = True, min(self.recorded, step - 1), (-1, -1)
+        self._link.skip(step, why)
 
     def _await_device(self) -> None:
         """Let the device finish the step before the last: so at most one step is lost with this process."""

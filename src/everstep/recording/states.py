@@ -7,7 +7,6 @@ memory holds such states; a base on disk is always of one step.
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import torch
 
@@ -20,6 +19,7 @@ from everstep.keeper.link import Link
 from everstep.recording.disk_turn import DiskTurn
 from everstep.recording.plan import Plan, Planner
 from everstep.recording.program import Program
+from everstep.recording.under_way import Fill, Late
 from everstep.ring import ring as rings
 from everstep.ring.areas import TAKEN, Area
 from everstep.ring.pen import Extent
@@ -43,18 +43,6 @@ WHOLE = (
 )
 
 
-@dataclass(slots=True)
-class Fill:
-    """A state that is being taken in parts: in which round it is, and of which step each parameter is."""
-
-    area: Area
-    fixed: Fixed
-    plan: Plan
-    low: int
-    done: int = 0
-    versions: dict[str, int] = field(default_factory=dict)
-
-
 class States:
     """`vouch` is told of every entry that is written here."""
 
@@ -74,7 +62,7 @@ class States:
             spreads=spreads, turns=self._turns,
         )  # fmt: skip
         self._fill: Fill | None = None
-        self._late: tuple[Area, Fixed, tuple[int, ...], int, int, bool] | None = None
+        self._late: Late | None = None
         self._packs = True
         self._predicted: float | None = None
         self._rounds = 1
@@ -171,7 +159,7 @@ class States:
         if to_disk:
             self.disk.taken(step, 0.0 if self.alone else rested)
         if later:
-            self._late = (area, fixed, tuple(sorted(later)), sequence, step, must)
+            self._late = Late(area, fixed.parcel(tuple(sorted(later))), sequence, step, must)
         else:
             self._vouch(sequence, step)
         return picture.nbytes
@@ -209,27 +197,34 @@ class States:
 
         Returns a step whose state was given up for that, and that nothing else holds.
         """
-        if self._late is None:
+        late, self._late = self._late, None
+        if late is None:
             return None
-        (area, fixed, indices, sequence, step, alone), self._late = self._late, None
-        late = fixed.parcel(indices)
+        rest = late.parcel
         try:
-            self._mover.take("snapshot", area.block, late.described, late.places, late.tensors, brief=True)
+            self._mover.take("snapshot", late.area.block, rest.described, rest.places, rest.tensors, brief=True)
         except torch.OutOfMemoryError:
-            self._link.void(sequence)
+            self._link.void(late.sequence)
             self._link.warn(
-                f"the state of step {step} was given up: the device has no memory to pack it in. From now on training "
-                "waits until a state is copied."
+                f"the state of step {late.step} was given up: the device has no memory to pack it in. From now on "
+                "training waits until a state is copied."
             )
             self._packs = False
-            return step if alone else None
-        self._vouch(sequence, step)
+            return late.step if late.alone else None
+        self._vouch(late.sequence, late.step)
         return None
+
+    def copy_late(self) -> None:
+        """Nobody is about to step: what was to be packed is copied from where it lies."""
+        late, self._late = self._late, None
+        if late is not None:
+            self._mover.copy(late.area.block, late.parcel)
+            self._vouch(late.sequence, late.step)
 
     @property
     def late(self) -> set[int]:
         """The entry of a state that is still to be packed."""
-        return set() if self._late is None else {self._late[3]}
+        return set() if self._late is None else {self._late.sequence}
 
     def give_up(self) -> None:
         """Something else than the optimizer changed the state, or one is taken whole: parts of it are of no use."""
