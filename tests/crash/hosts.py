@@ -1,4 +1,5 @@
-"""Several hosts on one machine: a keeper is found in shared memory, and each of these has its own (needs root)."""
+"""Several hosts on one machine: a keeper is found in shared memory, and each of these has its own. Disks that are soon
+full. Needs root."""
 
 import ctypes
 import os
@@ -11,6 +12,7 @@ from tests.crash.observer import in_child
 
 CLONE_NEWNS = 0x20000
 MS_REC_PRIVATE = 0x4000 | 0x40000
+MS_REMOUNT, MNT_DETACH = 0x20, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,29 @@ class Host:
             except ProcessLookupError:
                 return False
         return pid is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """One that is soon full."""
+
+    path: str
+    nbytes: int
+
+    @classmethod
+    def mounted(cls, path: str, nbytes: int) -> Self:
+        os.mkdir(path)
+        _call("mount", b"tmpfs", os.fsencode(path), b"tmpfs", 0, b"size=%d" % nbytes)
+        return cls(path, nbytes)
+
+    def grown(self) -> Self:
+        """Somebody made room."""
+        nbytes = 2 * self.nbytes
+        _call("mount", b"tmpfs", os.fsencode(self.path), b"tmpfs", MS_REMOUNT, b"size=%d" % nbytes)
+        return type(self)(self.path, nbytes)
+
+    def unmount(self) -> None:
+        _call("umount2", os.fsencode(self.path), MNT_DETACH)
 
 
 def _hold(report: object) -> None:

@@ -19,7 +19,7 @@ from everstep.cli.main import cli
 from everstep.errors import NotARun, RunInUse, StepNotHeld
 from tests.crash import observer
 from tests.crash.device import Device
-from tests.crash.hosts import Host
+from tests.crash.hosts import Disk, Host
 from tests.crash.rank import Life
 from tests.crash.ranks import Line, Ranks
 
@@ -34,6 +34,8 @@ COMMANDS = (
     ("show",), ("explain", "--onto", "fsdp:3"), ("explain", "--onto", "single"),
 )  # fmt: skip
 LIVES = 10
+LINGER_SECONDS = 600.0
+ENOSPC = "No space left on device"
 BEREFT = ("onnection", "gloo", "Gloo", "peer", "Store", "waited 300 s")
 """Of this speaks a rank whose peers are gone."""
 OURS = re.compile(r"/everstep/[\w/]+\.py")
@@ -55,6 +57,7 @@ def story(seed: int, lives: int = LIVES) -> Lived:
     rng, seen, truth = random.Random(seed), Lived(), Truth()
     layouts = rng.sample(LAYOUTS, rng.choice((1, 2, 3)))
     home = tempfile.mkdtemp(prefix="everstep-lives-")
+    disk = Disk.mounted(f"{home}/run", rng.randrange(150_000, 600_000)) if rng.random() < 0.2 else None
     hosts = [Host(), *([Host.up()] if rng.random() < 0.4 else [])]
     places = {layout: placed(rng, layout[1], len(hosts)) for layout in layouts}
     moves, lagging = rng.random() < 0.3, None
@@ -67,7 +70,10 @@ def story(seed: int, lives: int = LIVES) -> Lived:
             ranks = Ranks(home, number, life, hosts, lagging)
             ranks.live()
             lagging = life.lags
-            wrong = list(truth.judged(life, ranks.lines, harmed=ranks.harmed, lagging=ranks.lagging))
+            full = disk is not None
+            wrong = list(truth.judged(life, ranks.lines, harmed=ranks.harmed, lagging=ranks.lagging, full=full))
+            if disk is not None and rng.random() < 0.2:
+                disk = disk.grown()
             seen.lives += 1
             seen.harmed += ranks.harmed
             for rank, said in ranks.lines:
@@ -80,6 +86,8 @@ def story(seed: int, lives: int = LIVES) -> Lived:
             if wrong:
                 break
         else:
+            if disk is not None:
+                disk.grown()
             for host in hosts:
                 host.tell_keeper(Path(home) / "run", SIGKILL)
             wrong = said_wrong(f"{home}/run", ("verify", "--replay"), held=truth.durable > 0)
@@ -88,6 +96,8 @@ def story(seed: int, lives: int = LIVES) -> Lived:
         for host in hosts:
             host.tell_keeper(Path(home) / "run", SIGKILL)
             host.down()
+        if disk is not None:
+            disk.unmount()
         shutil.rmtree(home, ignore_errors=True)
     return seen
 
@@ -102,10 +112,13 @@ def drawn(rng: random.Random, layout: tuple[str, int], hosts: tuple[int, ...], d
     kind, world = layout
     early = rng.choice((None, None, rng.uniform(0.1, 1.5)))
     late = rng.choice((None, rng.uniform(0, 0.1), rng.uniform(0, 0.5)))
+    source = rng.choice(("auto", "gradient", "layer", "state"))
     settings = everstep.Settings(
-        source=rng.choice(("auto", "gradient", "layer", "state")), buffer_bytes_max=rng.choice((600_000, 16 << 20)),
+        source=source, gradients="exact" if source == "layer" else rng.choice(("exact", "exact", "bf16")),
+        buffer_bytes_max=rng.choice((600_000, 16 << 20)),
         segment_bytes=rng.choice((8000, 8000, 100_000)), digest_every=rng.choice((1, 5, 50)),
         retain_bytes_max=rng.choice((100_000, 1 << 30)), stall_ms_max=rng.choice((20, 500)),
+        linger_seconds=rng.choice((LINGER_SECONDS, LINGER_SECONDS, 0.0, 0.3)),
     )  # fmt: skip
     waits, closes = rng.random() < 0.3, rng.random() < 0.4
     crowded = rng.choice((None, None, rng.randrange(20)))
@@ -145,8 +158,9 @@ class Truth:
         self._remembered = -1
         self._layout: tuple[object, ...] = ()
 
-    def judged(self, life: Life, lines: list[Line], *, harmed: bool, lagging: bool) -> Iterator[str]:
-        """What was wrong with a life. `lagging`: it began beside keepers that stood still, and could not say why."""
+    def judged(self, life: Life, lines: list[Line], *, harmed: bool, lagging: bool, full: bool) -> Iterator[str]:
+        """What was wrong with a life. `lagging`: it began beside keepers that stood still, and could not say why;
+        `full`: the disk may have been."""
         if (life.kind, life.world, life.hosts) != self._layout:
             self._remembered = -1  # memory is for those who are where its trainers were, and laid out as they were
         self._layout, remembered = (life.kind, life.world, life.hosts), {}
@@ -162,6 +176,8 @@ class Truth:
                 continue  # it was pruned, or passed over
             elif word == "failed" and lagging and "RunInUse" in " ".join(told):
                 continue  # it moved to another host
+            elif word in ("failed", "hung") and full and (ENOSPC in " ".join(told) or harmed):
+                continue
             elif word == "hung" or (word == "failed" and not (harmed and _bereft(" ".join(told)))):
                 yield f"rank {rank} {word}: {' '.join(told)}"
         if len({told[0] for _, (word, *told) in lines if word == "resumed"}) > 1:
@@ -171,7 +187,8 @@ class Truth:
             self._branches, self.durable, self._remembered = True, min(self.durable, life.back), -1
         if words & {"resumed", "forgotten"}:
             # Of states memory has the newest alone.
-            lasting = life.settings.source != "state" and "forgotten" not in words
+            lasting = life.settings.source != "state" and life.settings.linger_seconds == LINGER_SECONDS
+            lasting = lasting and "forgotten" not in words
             self._remembered = min(remembered.values()) if lasting and len(remembered) == life.world else -1
 
     def _resumed(self, back: int | None, step: int, state: str, origin: str) -> Iterator[str]:

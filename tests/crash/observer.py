@@ -52,7 +52,7 @@ def in_child(work: Callable[[Callable[[str], None]], None]) -> tuple[int, int]:
             report("ended")
             status = 0
         except BaseException:  # noqa: BLE001 the observer is told, whatever it is
-            report(f"failed {traceback.format_exc(limit=-6)[-1500:]}")
+            report(f"failed {traceback.format_exc(limit=-6)[-2500:]}")
     finally:
         os._exit(status)
 

@@ -48,6 +48,7 @@ class Life:
 
 def train(rank: int, home: str, number: int, life: Life, report: Callable[[str], None]) -> None:
     torch.set_num_threads(1)
+    api.CLOSE_SECONDS = 10.0
     if (device := life.device) is not None:
         api.mover = lambda _parameters: RandomMover(device)
     if life.world > 1:
@@ -69,7 +70,7 @@ def train(rank: int, home: str, number: int, life: Life, report: Callable[[str],
         time.sleep(life.pause)
     if life.waits:
         try:
-            report(f"waited {run.wait(timeout=60)}")
+            report(f"waited {run.wait(timeout=10)}")
         except everstep.errors.NotAcknowledged:
             if not run.health.not_recorded:  # it is said of a step that was not
                 raise

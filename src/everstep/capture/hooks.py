@@ -17,7 +17,7 @@ from everstep.capture.context import encode
 from everstep.capture.digests import Watch
 from everstep.capture.layers import Layers, Layout
 from everstep.capture.marks import Marks
-from everstep.capture.mover import Mover, offsets
+from everstep.capture.mover import Mover, offsets, round_off
 from everstep.capture.roster import Roster
 from everstep.capture.shards import local
 from everstep.capture.tensors import describe
@@ -174,6 +174,8 @@ class Hooks:
             self._open = self._take(key, optimizer)
         except Exception as failed:  # noqa: BLE001 training must go on; a base may still hold the step
             self._break(f"its gradients could not be captured ({type(failed).__name__}: {failed})")
+        if self._rounds and (self._open is None or (self._open.extent is None and not self._open.update.skipped)):
+            self._round_off(optimizer)
 
     @uncollected()
     def _after(self, _key: str, _optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
@@ -189,6 +191,15 @@ class Hooks:
             taken.update = msgspec.structs.replace(taken.update, rng=encoded.tree)
             taken.small += encoded.blobs
         self.updates.append(taken)
+
+    def _round_off(self, optimizer: torch.optim.Optimizer) -> None:
+        """Gradients that are not captured are rounded all the same: what is trained must not depend on how much room
+        there was, and replicas must all consume the like."""
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                gradient = parameter.grad
+                if gradient is not None and gradient.dtype is torch.float32 and gradient.layout is torch.strided:
+                    round_off(local(gradient))
 
     def _take(self, key: str, optimizer: torch.optim.Optimizer) -> Captured:
         """Copy what the optimizer is about to consume."""

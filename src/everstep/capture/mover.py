@@ -13,6 +13,7 @@ from everstep.store.memory import Block
 from everstep.types import Tensor, padded
 
 Tensors = Sequence[torch.Tensor]
+ROUNDED_AT_ONCE = 4 << 20
 
 
 class Target(Protocol):
@@ -169,6 +170,13 @@ def rounded(tensor: torch.Tensor, told: Tensor) -> torch.Tensor:
     found = tensor.detach().to(torch.bfloat16)
     tensor.detach().copy_(found)
     return found
+
+
+def round_off(tensor: torch.Tensor) -> None:
+    """Give a float32 tensor its bfloat16 values, where nobody keeps these. Hardly any memory is taken for it."""
+    held = tensor.detach()
+    for part in held.view(-1).split(ROUNDED_AT_ONCE) if held.is_contiguous() else (held,):
+        part.copy_(part.to(torch.bfloat16))
 
 
 def offsets(described: Sequence[Tensor]) -> tuple[list[int], int]:
