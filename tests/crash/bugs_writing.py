@@ -289,7 +289,7 @@ def base_rewritten_after_a_failed_publish() -> Iterator[None]:
     real = Keeper._write_base
 
     def write_base(self: Keeper, snapshot: Any) -> None:
-        self._written = None
+        self._bases._written = None
         real(self, snapshot)
 
     with swapped(Keeper, "_write_base", write_base):

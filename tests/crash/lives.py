@@ -2,6 +2,7 @@
 real keepers beside them. Whatever a resume brings back must be what was trained, at or after what was acknowledged.
 """
 
+import errno
 import random
 import re
 import shutil
@@ -34,6 +35,7 @@ COMMANDS = (
     ("show",), ("explain", "--onto", "fsdp:3"), ("explain", "--onto", "single"),
 )  # fmt: skip
 LIVES = 10
+SMALL_DISKS = 0.2
 LINGER_SECONDS = 600.0
 ENOSPC = "No space left on device"
 BEREFT = ("onnection", "gloo", "Gloo", "peer", "Store", "waited 300 s")
@@ -57,7 +59,7 @@ def story(seed: int, lives: int = LIVES) -> Lived:
     rng, seen, truth = random.Random(seed), Lived(), Truth()
     layouts = rng.sample(LAYOUTS, rng.choice((1, 2, 3)))
     home = tempfile.mkdtemp(prefix="everstep-lives-")
-    disk = Disk.mounted(f"{home}/run", rng.randrange(150_000, 600_000)) if rng.random() < 0.2 else None
+    disk = Disk.mounted(f"{home}/run", rng.randrange(150_000, 600_000)) if rng.random() < SMALL_DISKS else None
     hosts = [Host(), *([Host.up()] if rng.random() < 0.4 else [])]
     places = {layout: placed(rng, layout[1], len(hosts)) for layout in layouts}
     moves, lagging = rng.random() < 0.3, None
@@ -145,6 +147,7 @@ def ask(run: str, command: Sequence[str], held: bool, _report: object) -> None:
     done = CliRunner().invoke(cli, [*command, run, "--json"], obj={})
     nothing = not held and isinstance(done.exception, NotARun | StepNotHeld)
     nothing = nothing or isinstance(done.exception, RunInUse)  # a keeper still writes
+    nothing = nothing or (isinstance(done.exception, OSError) and done.exception.errno == errno.ENOSPC)
     assert done.exit_code == 0 or nothing, f"{done.exception!r} {done.output[:2000]}"
 
 
@@ -176,8 +179,8 @@ class Truth:
                 continue  # it was pruned, or passed over
             elif word == "failed" and lagging and "RunInUse" in " ".join(told):
                 continue  # it moved to another host
-            elif word in ("failed", "hung") and full and (ENOSPC in " ".join(told) or harmed):
-                continue
+            elif word in ("failed", "hung") and full and (harmed or _for_want_of_room(" ".join(told))):
+                continue  # a lease without a text does not say that it is soon to be had
             elif word == "hung" or (word == "failed" and not (harmed and _bereft(" ".join(told)))):
                 yield f"rank {rank} {word}: {' '.join(told)}"
         if len({told[0] for _, (word, *told) in lines if word == "resumed"}) > 1:
@@ -204,6 +207,10 @@ class Truth:
     def _trained(self, step: int, state: str) -> None:
         """A step that was lost is trained again; of another branch the one before stays."""
         self._states[step] = {state} | (self._states.get(step, set()) if self._branches else set())
+
+
+def _for_want_of_room(failure: str) -> bool:
+    return any(text in failure for text in (ENOSPC, "NotAcknowledged", "RunInUse"))
 
 
 def _bereft(failure: str) -> bool:

@@ -3,6 +3,7 @@
 import errno
 import os
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,13 @@ import pytest
 
 import everstep
 from everstep.errors import NotAcknowledged, StoreFailed
-from everstep.store import names
+from everstep.store import names, prune
 from everstep.store.disk import existing
 from everstep.store.manifest import load_newest
 from tests.faults.conftest import Small
 from tests.faults.disks import FailingDisk, StalledDisk
+from tests.faults.test_keeper import until
+from tests.unit.cli.runs import look, proved
 
 Around = Callable[[Callable[[Any], Any]], list[Any]]
 
@@ -52,6 +55,61 @@ def test_a_full_disk_delays_acknowledgement_until_space_returns(call: str, tmp_p
         run.wait(timeout=30)
         assert (run.health.state, run.health.error, run.health.not_recorded) == ("ok", None, 0)
     assert resumed(tmp_path / "run") == (10, program.bits())
+
+
+def test_a_disk_too_full_to_let_go_of_old_bases_keeps_the_new_one_as_it_is(
+    tmp_path: Path, around: Around, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The memory that it was written from is given to the next state, and may not be read again."""
+    around(lambda disk: disk)
+    full = threading.Event()
+    real = prune.apply
+
+    def apply(*given: Any) -> Any:
+        if full.is_set():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(*given)
+
+    monkeypatch.setattr(prune, "apply", apply)
+    program = Small()
+    settings = everstep.Settings(source="state", retain_bytes_max=1)
+    with program.open(tmp_path / "run", settings=settings) as run:
+        run.resume()
+        full.set()
+        for _ in range(30):
+            program.step()
+            run.commit()
+            time.sleep(0.01)
+        assert until(lambda: (run.health.error or "").startswith("retention: No space left"))
+        assert look(tmp_path / "run").newest > 0
+        assert proved(tmp_path / "run").damages == []
+        full.clear()
+        run.wait(timeout=30)
+        assert until(lambda: (run.health.state, run.health.error) == ("ok", None))
+    assert proved(tmp_path / "run").damages == []
+    assert resumed(tmp_path / "run") == (30, program.bits())
+
+
+def test_without_a_memory_tier_no_step_is_safe_that_the_disk_may_refuse(tmp_path: Path, around: Around) -> None:
+    full = threading.Event()
+    around(lambda disk: FailingDisk(disk, lambda at, _path: errno.ENOSPC if full.is_set() and at == "write" else None))
+    program = Small(width=64)
+    settings = everstep.Settings(buffer_bytes_max=600_000)
+    with program.open(tmp_path / "run", settings=settings) as run:
+        run.resume()
+        assert any("no memory tier" in text for text in run.health.warnings)
+        program.step()
+        run.commit()
+        run.wait(timeout=30)
+        full.set()
+        for _ in range(5):
+            program.step()
+            run.commit()
+        assert until(lambda: run.health.state == "degraded")
+        assert run.acknowledged("memory") == run.acknowledged("disk") == 1
+        full.clear()
+        run.wait(timeout=30)
+        assert run.acknowledged("memory") == run.acknowledged("disk") == 6
 
 
 def test_a_failed_sync_is_never_repeated_on_the_same_file(tmp_path: Path, around: Around) -> None:

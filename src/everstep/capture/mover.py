@@ -175,7 +175,7 @@ def rounded(tensor: torch.Tensor, told: Tensor) -> torch.Tensor:
 def round_off(tensor: torch.Tensor) -> None:
     """Give a float32 tensor its bfloat16 values, where nobody keeps these. Hardly any memory is taken for it."""
     held = tensor.detach()
-    for part in held.view(-1).split(ROUNDED_AT_ONCE) if held.is_contiguous() else (held,):
+    for part in torch.split(held.view(-1), ROUNDED_AT_ONCE) if held.is_contiguous() else (held,):
         part.copy_(part.to(torch.bfloat16))
 
 

@@ -9,7 +9,6 @@ import contextlib
 import dataclasses
 import logging
 import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import Literal
 
@@ -17,6 +16,7 @@ import msgspec
 
 from everstep.errors import EverstepError, Fenced
 from everstep.keeper import buffer
+from everstep.keeper.bases import Bases
 from everstep.keeper.buffer import HASHED_AHEAD_BYTES, Item, Shared, Snapshot
 from everstep.keeper.frontier import Frontier
 from everstep.keeper.health import Health, State
@@ -24,7 +24,7 @@ from everstep.log import frame
 from everstep.log.writer import Writer
 from everstep.store import names, prune, witness
 from everstep.store.disk import Disk
-from everstep.store.manifest import BaseEntry, Book, Manifest
+from everstep.store.manifest import Book, Manifest
 from everstep.types import Span
 
 LOGGER = logging.getLogger("everstep")
@@ -41,17 +41,15 @@ class Keeper:
         self._disk = disk
         self._book = book
         self._writer = writer
-        self._retain_bytes_max = retain_bytes_max
-        self._noted, self._floor = noted, floor
+        self._bases = Bases(disk, book, retain_bytes_max=retain_bytes_max, floor=floor)
+        self._noted = noted
         self._shared = Shared()
         self._changed = threading.Condition()
         self._noting = threading.Lock()
         self._frontier = Frontier(0, based=False)
         self._witness: int | None = None
-        self._written: tuple[Snapshot, BaseEntry] | None = None
         self._threads: list[threading.Thread] = []
         self._hashes = self._yields = False
-        self._rate = 0.0
         self._said: set[str] = set()
 
     def start(self, step: int, *, based: bool, spans: Sequence[Span] = ()) -> None:
@@ -118,7 +116,7 @@ class Keeper:
 
     @property
     def bytes_per_s(self) -> float:
-        return self._rate
+        return self._bases.bytes_per_s
 
     def glance(self) -> tuple[State, int, int]:
         """State, acknowledged step and bases written: what is looked at after every step."""
@@ -268,7 +266,8 @@ class Keeper:
 
     def _leaves(self, what: str) -> bool:
         """Whether it is no use to try again."""
-        return self._shared.closing or self._shared.stopped or (what == "log" and self._yields)
+        yields = self._yields if what == "log" else what == "retention" and self._shared.snapshot is not None
+        return self._shared.closing or self._shared.stopped or yields
 
     def _acknowledge(self, batch: list[Item]) -> None:
         with self._changed:
@@ -288,6 +287,7 @@ class Keeper:
         while (snapshot := self._next_snapshot()) is not None:
             if not self._persist("base", lambda: self._write_base(snapshot)):
                 return
+            self._persist("retention", self._bases.retain)
 
     def _next_snapshot(self) -> Snapshot | None:
         with self._changed:
@@ -295,22 +295,15 @@ class Keeper:
             return None if self._shared.stopped else self._shared.snapshot
 
     def _write_base(self, snapshot: Snapshot) -> None:
-        if self._written is None or self._written[0] is not snapshot:
-            began = time.monotonic()
-            self._written = (snapshot, snapshot.write(self._disk, self._book))
-            self._rate = self._written[1].nbytes / max(time.monotonic() - began, 1e-6)
-        entry = self._written[1]  # not written again: a manifest that failed to be published may name it all the same
-        self._book.change(lambda manifest: msgspec.structs.replace(manifest, bases=(*manifest.bases, entry)))
+        self._bases.add(snapshot)
         with self._changed:
             self._frontier.based(snapshot.step)
-            self._shared.snapshot = self._written = None
             self._shared.bases += 1
+            if self._shared.snapshot is snapshot:
+                self._shared.snapshot = None
             self._noted()  # first: who sees that it is written looks at what it made safe
-            snapshot.release()
+            snapshot.release()  # its memory may be another's from now on
         self._note()
-        if prune.held_bytes(self._book.manifest) > self._retain_bytes_max:
-            floor = self._floor()
-            prune.apply(self._disk, self._book, lambda manifest: prune.within(manifest, self._retain_bytes_max, floor))
 
     def _note(self) -> None:
         """Leave the acknowledged step where the next process and `everstep ls` find it."""

@@ -243,9 +243,10 @@ class Link:
 
     @property
     def memory(self) -> int:
-        """The newest step that survives this process. While there is no keeper no further step does."""
+        """The newest step that survives this process: without a memory tier what the disk has, since nobody knows
+        whether it will take the rest. While there is no keeper no further step does."""
         held = self.settle()
-        if self._successor is None or self._successor.serves:
+        if self.areas.count > 1 and (self._successor is None or self._successor.serves):
             self._safe = held
         return max(self._safe, self.acknowledged)
 

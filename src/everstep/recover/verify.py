@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 
 from everstep.codec import body
-from everstep.errors import Damaged, StepNotHeld
+from everstep.errors import Damaged, NotARun, StepNotHeld
 from everstep.log import reader
 from everstep.log.inventory import Inventory, survey
 from everstep.log.reader import Scanned
@@ -57,8 +57,14 @@ class Report:
 
 def verify_all(disk: Disk, url: str, *, tick: Tick = lambda _done, _total: None) -> Report:
     """The same of every writer that the run has."""
-    ranks = names.ranks(disk.names(""))
-    reports = [verify(disk, url, rank=rank, tick=tick) for rank in ranks or [0]]
+    reports, nothing = [], NotARun(f"{url}: nothing was ever recorded in this run.")
+    for rank in names.ranks(disk.names("")):
+        try:
+            reports.append(verify(disk, url, rank=rank, tick=tick))
+        except NotARun as none:  # this writer died before it had begun
+            nothing = none
+    if not reports:
+        raise nothing
     whole = reports[0]
     for report in reports[1:]:
         for part in fields(Report):

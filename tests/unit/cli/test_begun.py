@@ -72,6 +72,12 @@ def test_ls_of_a_cohort_that_trains_says_so(two: Path, cli) -> None:
     assert "2 writers train together (cohort 1): restorable 0 to 3; acknowledged 3." in cli("ls", two).out
 
 
+def test_a_writer_that_died_before_it_had_begun_is_none(two: Path, cli) -> None:
+    (two / "w00002").mkdir()
+    assert cli("verify", two).code == 0
+    assert cli("ls", two).code == 0
+
+
 def test_damage_to_what_it_goes_on_from_is_found(two: Path) -> None:
     begun(two, 2)
     begun(two, 2)
