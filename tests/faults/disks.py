@@ -59,3 +59,16 @@ class StalledDisk(FailingDisk):
         if self._names.get(handle, "").endswith(".seg"):
             assert self._go.wait(60)
         super().sync(handle)
+
+
+class SlowToWrite(FailingDisk):
+    """A disk that writes no base until `go` is set."""
+
+    def __init__(self, disk: LocalDisk, go: threading.Event) -> None:
+        super().__init__(disk, lambda _call, _path: None)
+        self._go = go
+
+    def write(self, handle: int, pieces: Sequence[Any]) -> None:
+        if self._names.get(handle, "").endswith(".safetensors"):
+            assert self._go.wait(60)
+        super().write(handle, pieces)

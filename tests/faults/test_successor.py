@@ -10,14 +10,19 @@ from pathlib import Path
 from threading import Event
 
 import pytest
+import torch
 
 import everstep
 from everstep.errors import NotAcknowledged, StoreFailed
+from everstep.keeper import launch
 from everstep.keeper.caller import Caller
 from everstep.log.inventory import survey
 from everstep.store.disk import existing
+from tests.beside import keep_here
 from tests.faults.conftest import Small
+from tests.faults.disks import SlowToWrite
 from tests.faults.test_keeper import gone, keeper_pid, until
+from tests.unit.cli.runs import proved
 
 
 def train(program: Small, run: everstep.Run, steps: int) -> None:
@@ -112,6 +117,42 @@ def test_a_keeper_that_dies_while_it_is_waited_for_is_replaced(
         ended.result(timeout=60)
     assert everstep.restore(path).step == 5
     run.close()
+
+
+def test_a_state_that_the_next_keeper_is_to_write_keeps_its_place(
+    tmp_path: Path, small: Callable[..., Small], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long its disk takes: the trainer must not put a later state there meanwhile."""
+    path, program, go = tmp_path / "run", small(), Event()
+    with program.open(path) as run:
+        run.resume()
+        train(program, run, 3)
+        assert run.wait(timeout=60) == 3
+        with stopped(path) as kill:
+            train(program, run, 2)
+            edited(program, run)
+            assert run._link.base_in_hand
+            kill()
+            monkeypatch.setattr(launch, "start", keep_here(lambda at: SlowToWrite(existing(at), go)))
+            assert run._link.attended(60)
+        for _ in range(6):
+            edited(program, run)
+        assert run._link.base_in_hand
+        go.set()
+        assert run.wait(timeout=60) == 12
+        assert proved(path).damages == []
+        assert everstep.restore(path, step=6).step == 6
+    again = small(seed=3)
+    with again.open(path) as run:
+        assert run.resume() == 12
+        assert again.bits() == program.bits()
+
+
+def edited(program: Small, run: everstep.Run) -> None:
+    """A step that only a state can hold."""
+    with torch.no_grad():
+        program.model[0].weight.mul_(0.9)
+    train(program, run, 1)
 
 
 def test_a_wait_that_is_limited_ends_in_time_though_no_keeper_comes(

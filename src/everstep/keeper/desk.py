@@ -236,9 +236,10 @@ class Desk:
         self._peers = None
         past = () if parent is None else [(first, min(end, step)) for first, end in inventory.spans() if first <= step]
         self._keeper.start(step, based=on_disk, spans=past)
-        for area in range(words.AREAS_MAX):  # what another keeper was to write is lost with it: it is asked for again
-            ring.say(words.W_DONE + area, ring.word(words.W_ASSIGNED + area))
         first = following(ring, step) if asked.revived else ring.word(words.W_HEAD)
+        for area in range(words.AREAS_MAX):  # what another keeper was writing is lost with it, and asked for again
+            if ring.word(words.W_ASSIGNED + area) <= first:  # what is still to come keeps its place
+                ring.say(words.W_DONE + area, ring.word(words.W_ASSIGNED + area))
         self._feed = Feed(ring, self._areas, self._keeper, first, step)
         if asked.revived:
             ring.say(words.W_WANTS_BASE, 1)
