@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 import everstep
 from everstep import api
+from everstep.keeper import caller
 from tests.cluster import pipeline, zero
 from tests.cluster.programs import Program
 from tests.crash.device import Device, RandomMover
@@ -48,7 +49,7 @@ class Life:
 
 def train(rank: int, home: str, number: int, life: Life, report: Callable[[str], None]) -> None:
     torch.set_num_threads(1)
-    api.CLOSE_SECONDS = 10.0
+    api.CLOSE_SECONDS, caller.SOON_SECONDS = 10.0, 20.0  # a disk that is full stays so
     if (device := life.device) is not None:
         api.mover = lambda _parameters: RandomMover(device)
     if life.world > 1:
