@@ -81,7 +81,7 @@ class Pipeline(Program):
         self.optimizer.zero_grad()
         self.schedule.step()
         found: list[float | None] = [None] * dist.get_world_size()
-        dist.all_gather_object(found, float(torch.stack(losses).mean()) if losses else None)
+        dist.all_gather_object(found, float(torch.stack(losses).detach().mean()) if losses else None)
         return next(loss for loss in found if loss is not None)
 
     def whole(self) -> dict[str, torch.Tensor]:

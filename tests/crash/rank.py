@@ -1,6 +1,7 @@
 """One rank of a training of which layout, settings and end are drawn at random. Says what it does, a line at a time."""
 
 import hashlib
+import logging
 import os
 import signal
 import time
@@ -49,6 +50,7 @@ class Life:
 
 def train(rank: int, home: str, number: int, life: Life, report: Callable[[str], None]) -> None:
     torch.set_num_threads(1)
+    logging.getLogger("torch.distributed").setLevel(logging.ERROR)  # of how 2d layouts gather
     api.CLOSE_SECONDS, caller.SOON_SECONDS = 10.0, 20.0  # a disk that is full stays so
     if (device := life.device) is not None:
         api.mover = lambda _parameters: RandomMover(device)

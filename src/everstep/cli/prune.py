@@ -173,7 +173,7 @@ def _prune(disk: LocalDisk, path: str, seen: Found, wishes: Wishes, sound: Sound
         inventories = [*found.writers, *found.past]
         for one, plan in zip(inventories, _plan(found, wishes, sound), strict=True):
             rank, held = one.manifest.writer, leases[one.manifest.writer]
-            said = msgspec.structs.replace(plan, acknowledged=max(one.acknowledged, plan.acknowledged))
+            said = msgspec.structs.replace(plan, acknowledged=one.acknowledged)  # not what a later branch had come to
             store.apply(disk, held.book, lambda _, said=said: said)  # type: ignore[misc]
             litter = {name: _size(disk, f"{names.writer(rank)}/{name}") for name in disk.names(names.writer(rank))}
             freed += sum(litter[name] for name in lease.sweep(disk, held.book))

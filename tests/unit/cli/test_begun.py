@@ -26,25 +26,29 @@ def two(tmp_path: Path) -> Path:
     return Path(shutil.copytree(GOLDEN, tmp_path / "run"))
 
 
-def begun(path: Path, ranks: int) -> None:
-    """A cohort goes on in another layout. So many of its writers open an epoch, none writes a base."""
+def begun(path: Path, ranks: int, acknowledged: int = -1) -> None:
+    """A cohort goes on in another layout. So many of its writers open an epoch, none writes a base. The disk may have
+    `acknowledged` a step of the first that the other never had."""
     disk = existing(str(path))
     found = stand(disk, str(path))
     assert found is not None
-    epochs = tuple(_opened(disk, str(path), rank, found.step, opens=rank < ranks) for rank in range(2))
+    epochs = tuple(
+        _opened(disk, str(path), rank, found.step, -1 if rank else acknowledged, opens=rank < ranks)
+        for rank in range(2)
+    )
     number = 1 + cohorts.load_all(disk)[0].number
     cohorts.begin(disk, Cohort(number, epochs, found.epochs, found.step, "2026-11-19T00:00:00+00:00"))
     disk.release()
 
 
-def _opened(disk: LocalDisk, path: str, rank: int, step: int, *, opens: bool) -> int:
+def _opened(disk: LocalDisk, path: str, rank: int, step: int, acknowledged: int, *, opens: bool) -> int:
     now = "2026-11-19T00:00:00+00:00"
     held = lease.take(disk, survey(disk, path).identity.run, rank, opened=now, take_over=False)
     found = survey(disk, path, rank=rank)
     if opens:
         term.begin(
             disk, held.book, found.manifest, found.segments, parent=None, step=step, chain=0, opened=now,
-            segment_bytes=1 << 20, acknowledged=-1,
+            segment_bytes=1 << 20, acknowledged=acknowledged,
         ).close()  # fmt: skip
     held.release()
     return held.book.manifest.epoch
@@ -70,6 +74,18 @@ def test_a_cohort_that_holds_nothing_yet_hides_nothing(ranks: int, two: Path, cl
 
 def test_ls_of_a_cohort_that_trains_says_so(two: Path, cli) -> None:
     assert "2 writers train together (cohort 1): restorable 0 to 3; acknowledged 3." in cli("ls", two).out
+
+
+def test_pruning_then_keeps_the_run_as_it_is_resumed(two: Path, cli) -> None:
+    """What a later branch had come to on its own is not promised of this one."""
+    begun(two, 2, acknowledged=9)
+    assert cli("prune", two, "--keep", "last:20").code == 0
+    assert cli("verify", two, "--replay").code == 0
+    found = cli("ls", two, "--json").json()
+    assert (found["steps"], found["acknowledged"], found["cohort"]["acknowledged"]) == ([[0, 3]], 3, 3)
+    disk = existing(str(two))
+    assert stand(disk, str(two)) is not None
+    disk.release()
 
 
 def test_a_writer_that_died_before_it_had_begun_is_none(two: Path, cli) -> None:
