@@ -110,6 +110,9 @@ def test_a_state_that_was_edited_while_it_was_copied_is_not_vouched_for(
             if at % 3 == 1:
                 with torch.no_grad():
                     program.model[0].weight.mul_(0.5)
+        # Of a step that only its state held the trainer knows now that nothing does.
+        assert run.health.not_recorded == (4 if source == "state" else 0)
+        assert any("changed while its state was copied" in w for w in run.health.warnings) == (source == "state")
         wanted = program.bits()
         program.step()
         run.commit()

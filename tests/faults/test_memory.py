@@ -12,6 +12,7 @@ import pytest
 from tests.faults.test_keeper import ROOT, until
 
 CONTROL = Path("/sys/fs/cgroup")
+TRIES = 4
 TRAINING_MIB = 220
 """What that program takes beside torch: parameters, gradients, moments, a batch."""
 IMPORTED = "import torch; print(next(line for line in open('/proc/self/status') if line.startswith('RssAnon')))"
@@ -75,12 +76,19 @@ def last(said: list[list[str]], word: str) -> list[str]:
 
 def test_a_trainer_that_the_kernel_ended_for_its_memory_goes_on_from_the_keepers(group: Group, tmp_path: Path) -> None:
     group.allow(1400)
-    code, said, _ = group.ran(tmp_path / "run", 60, 40)
-    assert code == -signal.SIGKILL
-    assert group.killed == 1, "the trainer, not its keeper"
+    for at in range(TRIES):
+        path, before = tmp_path / f"run{at}", group.killed
+        code, said, _ = group.ran(path, 60, 40)
+        assert code == -signal.SIGKILL
+        if (
+            group.killed == before + 1
+        ):  # on a busy machine the kernel may end the keeper as well, before it has got back
+            break  # what the trainer had: nobody can help that
+    else:
+        pytest.fail("the kernel ends the keeper as well")
     newest = int(last(said, "memory")[1])
     assert newest > 3
-    code, said, errors = group.ran(tmp_path / "run", 60, 0)
+    code, said, errors = group.ran(path, 60, 0)
     assert code == 0, errors
     assert int(said[0][1]) >= newest
     assert "memory" in said[0][2:]

@@ -200,7 +200,7 @@ class Recording:
             return False
         extents = [*taken.gradients, *self._copy_far(taken.far)]
         self._awaited = self._link.put_record(UPDATE, step, [taken.head], extents, taken.tail)
-        self._unsettled.add(self._awaited, step)
+        self._unsettled.add(self._awaited, step, alone=True)
         if whole:
             self._digest(step)
         due = self._pace.recorded(taken.nbytes, time.perf_counter()) or self._link.wants_base or self._owed
@@ -252,7 +252,7 @@ class Recording:
     def _put_rebase(self, step: int) -> None:
         """A record that says what the base of this step must prove to be."""
         piece = record.take_rebase(self._hooks, self._program.roster, self._program.owned)
-        self._unsettled.add(self._link.put_record(REBASE, step, [piece], [], []), step)
+        self._unsettled.add(self._link.put_record(REBASE, step, [piece], [], []), step, alone=False)
 
     def _turn(self) -> str | None:
         """Gradients are recorded from now on, if that is the better way; then a base must come first."""
@@ -300,8 +300,8 @@ class Recording:
         if (lost := self._states.before_step()) is not None:
             self._lose(lost, "its state could not be packed")
         sound = self._hooks.why_base is None
-        for step in self._unsettled.settle(sound=sound):
-            self._lose(step, "gradients were written to while they were copied; they are packed from now on")
+        for step, why in self._unsettled.settle(sound=sound).items():
+            self._lose(step, why)
         if not sound:
             self._states.give_up()
 

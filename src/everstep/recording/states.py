@@ -44,10 +44,10 @@ WHOLE = (
 
 
 class States:
-    """`vouch` is told of every entry that is written here."""
+    """`vouch` is told of every entry that is written here, of which step, and whether nothing else holds that."""
 
     def __init__(
-        self, link: Link, program: Program, settings: Settings, mover: Mover, vouch: Callable[[int, int], None],
+        self, link: Link, program: Program, settings: Settings, mover: Mover, vouch: Callable[[int, int, bool], None],
         *, free_bytes: int, together: bool,
     ) -> None:  # fmt: skip
         self._link, self._program, self._settings, self._mover, self._vouch = link, program, settings, mover, vouch
@@ -161,7 +161,7 @@ class States:
         if later:
             self._late = Late(area, fixed.parcel(tuple(sorted(later))), sequence, step, must)
         else:
-            self._vouch(sequence, step)
+            self._vouch(sequence, step, must)
         return picture.nbytes
 
     def take_part(self, step: int, record_bytes: int) -> bool:
@@ -211,7 +211,7 @@ class States:
             )
             self._packs = False
             return late.step if late.alone else None
-        self._vouch(late.sequence, late.step)
+        self._vouch(late.sequence, late.step, late.alone)
         return None
 
     def copy_late(self) -> None:
@@ -219,7 +219,7 @@ class States:
         late, self._late = self._late, None
         if late is not None:
             self._mover.copy(late.area.block, late.parcel)
-            self._vouch(late.sequence, late.step)
+            self._vouch(late.sequence, late.step, late.alone)
 
     @property
     def late(self) -> set[int]:
@@ -248,7 +248,7 @@ class States:
         self._copy_brief(fill.area, picture)
         sequence = self._link.put_state(step, fill.low, fill.area, pieces, to_disk=False)
         if sequence >= 0:
-            self._vouch(sequence, step)
+            self._vouch(sequence, step, False)
 
     def _due(self, record_bytes: int) -> bool:
         """Whether memory needs a newer state, before the records since the last fill the ring."""
