@@ -3,6 +3,7 @@ come to the disk all the same."""
 
 import errno
 import threading
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,6 +14,8 @@ import torch
 
 import everstep
 from everstep.keeper import desk
+from everstep.keeper.channel import Gone
+from everstep.keeper.messages import Close
 from everstep.log.inventory import survey
 from everstep.ring import held as memory_tier
 from everstep.ring.held import Left
@@ -165,3 +168,25 @@ def test_a_log_that_has_not_come_as_far_as_memory_goes_on_with_a_base(tmp_path: 
     with last.open(tmp_path / "run") as again:
         assert again.resume() == STEPS + 2
     assert last.bits() == program.bits()
+
+
+def test_who_comes_while_the_one_before_is_still_closing_gets_the_place(tmp_path: Path, around: Around) -> None:
+    """Killed while it closed, on a disk that takes nothing at the moment."""
+    go = threading.Event()
+    go.set()
+    around(lambda disk: StalledDisk(disk, go))
+    run, bits = left(tmp_path / "run", lambda step: step == 2 and go.clear())
+    with pytest.raises(Gone):  # it is told to close, and killed while it waits for that
+        run._link._caller.ask(Close(5.0), 0.5)
+    died(run)
+    program = Small(seed=3)
+    with program.open(tmp_path / "run") as again:
+        threading.Timer(0.5, go.set).start()
+        assert again.resume() == STEPS
+        assert program.bits() == bits[-1]
+        for _ in range(3):
+            program.step()
+            again.commit()
+            time.sleep(2.0)  # the one before has closed by now
+        assert again.wait(timeout=60) == STEPS + 3
+    assert everstep.restore(tmp_path / "run").step == STEPS + 3

@@ -45,8 +45,7 @@ class Desk:
         self._peers: cohorts.Peers | None = None
         self._ring: Ring | None = None
         self._areas: dict[int, Block] = {}
-        self._epoch = -1
-        """The one that the steps in memory were recorded in."""
+        self._epoch, self._closing = -1, False  # the one that the steps in memory were recorded in
         self._lock = threading.RLock()
 
     # What a conversation asks for.
@@ -67,6 +66,8 @@ class Desk:
                 self._lease = lease.take(
                     self._disk, self._run, self.rank, opened=_now(), take_over=hello.take_over, pid=hello.pid
                 )
+            if self._closing:  # its trainer is gone, or gave it up: nobody goes on in a term that is just ending
+                self._end_term()
             self._forget_what_is_past(self._lease)
             self._lease.say(hello.pid, left=False)
             self.pid, self._trainer = hello.pid, hello.trainer
@@ -125,17 +126,21 @@ class Desk:
         with self._lock:
             return self._feed.pump() if self._feed is not None else False
 
-    def close(self, seconds: float) -> Health:
-        """The trainer is done: write what is committed, then forget it, unless the disk lacks a step that memory has.
-        How it ended."""
+    def close(self, seat: int, seconds: float) -> Health:
+        """The trainer is done: write what is committed, then forget it, unless the disk lacks a step that memory has,
+        or another sits here by then. How it ended."""
         with self._lock:
+            self._closing = True
             if self._feed is not None:
                 self._feed.pump()
                 self._feed.catch_up(seconds)
-        if self._keeper is not None:
-            self._keeper.close(seconds)
+        if (keeper := self._keeper) is not None:
+            keeper.close(seconds)
         with self._lock:
+            self._closing = False
             ended = self.health
+            if self.seat != seat:
+                return ended
             self._say()
             self._let_go()
             self.pid = 0

@@ -162,8 +162,10 @@ class Keeper:
             with contextlib.suppress(OSError, EverstepError):  # all of it is a courtesy to the next reader
                 self._book.change(self._closed)
             self._writer.close()
-            if self._witness is not None:
-                self._disk.close(self._witness)
+            with self._noting:
+                note, self._witness = self._witness, None  # once, though two may close
+            if note is not None:
+                self._disk.close(note)
         with self._changed:
             if self._shared.state in ("ok", "degraded"):
                 self._shared.state = "closed"

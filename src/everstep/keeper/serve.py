@@ -121,7 +121,7 @@ class Keeping:
                     assert got is not None
                     message, blocks = got
                     if isinstance(message, Close):
-                        ended = seated[0].close(message.seconds) if _sits(seated) else None
+                        ended = seated[0].close(seated[1], message.seconds) if _sits(seated) else None
                         line.send(Done() if ended is None else Report(self._run, self._path, pid, ended))
                         if _sits(seated) and seated[0].holds_memory:
                             return seated  # it lingers, as that of one who died
