@@ -33,7 +33,7 @@ def branch(disk: Disk, path: str, epoch: int | None) -> Inventory:
     resuming goes on from the one before."""
     found = survey(disk, path, epoch=epoch)
     if epoch is None and not found.spans() and not found.damages and (before := lasting(disk, path)) is not None:
-        return survey(disk, path, epoch=before[0])
+        return before[1][0]
     return found
 
 

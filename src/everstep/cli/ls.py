@@ -33,8 +33,7 @@ def _cohort(disk: Disk, path: str) -> dict[str, Any] | None:
     if not known:
         return None
     newest = cohorts.tips(disk, known)
-    epochs = lasting(disk, path) or newest
-    held = inventories(disk, path, epochs) or []
+    epochs, held = lasting(disk, path) or (newest, inventories(disk, path, newest) or [])
     return {
         "number": known[0].number,
         "writers": len(epochs),

@@ -40,13 +40,14 @@ def stand(disk: Disk, url: str, step: int | None = None) -> Stand | None:
     return None
 
 
-def lasting(disk: Disk, url: str) -> tuple[int, ...] | None:
-    """The epochs of the newest writers that hold any step together; None when none do, or there is only one."""
+def lasting(disk: Disk, url: str) -> tuple[tuple[int, ...], list[Inventory]] | None:
+    """The newest writers that hold any step together, by epoch, and what each holds; None when none do, or there is
+    only one."""
     known = cohorts.load_all(disk)
     for epochs in _tried(disk, url, known) if known else ():
         held = inventories(disk, url, epochs)
         if held is not None and together(held):
-            return epochs
+            return epochs, held
     return None
 
 
