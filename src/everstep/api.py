@@ -34,6 +34,7 @@ from everstep.recover.onto import onto_program
 from everstep.recover.ways import DiskWay, MemoryWay, Way
 from everstep.settings import Settings
 from everstep.store import cohort as cohorts
+from everstep.store import reserve
 from everstep.store.cohort import Peers
 from everstep.store.disk import LocalDisk, created
 from everstep.store.manifest import Identity, load_identity, start_identity
@@ -72,6 +73,8 @@ def open(  # noqa: A001 everstep.open, as in DESIGN
     disk = created(path)
     try:
         link = Link(os.path.abspath(path), run, ranks.rank, opened=_now(), settings=chosen)
+        if ranks.rank == 0:
+            reserve.keep(disk)
     except BaseException:
         disk.release()
         raise

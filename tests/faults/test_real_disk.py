@@ -1,14 +1,20 @@
 """A file system that is really full, really read-only. Needs root to mount one; `make crash` runs it."""
 
+import contextlib
+import json
 import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 import everstep
+from everstep.cli.main import cli
 from everstep.errors import NotAcknowledged, StoreFailed
+from everstep.store import names
+from everstep.store.disk import LocalDisk
 from tests.faults.conftest import Small
 from tests.faults.test_keeper import until
 
@@ -26,6 +32,14 @@ def little(tmp_path: Path) -> Iterator[Path]:
     finally:
         unmount = ["umount", str(home)]  # a keeper lets go of the directory moments after its run was closed
         assert until(lambda: subprocess.run(unmount, check=False, capture_output=True).returncode == 0)
+
+
+def fill(home: Path) -> None:
+    """To the last byte."""
+    with (home / "filler").open("wb", buffering=0) as filler, contextlib.suppress(OSError):
+        while True:
+            filler.write(bytes(4096))
+    assert os.statvfs(home).f_bavail == 0
 
 
 def test_a_full_disk_loses_nothing_acknowledged_and_goes_on_when_space_returns(little: Path) -> None:
@@ -75,3 +89,37 @@ def test_a_disk_that_turns_read_only_degrades_the_run_and_refuses_a_new_one(litt
         assert everstep.restore(little / "run").step == 1
     finally:
         subprocess.run(["mount", "-o", "remount,rw", str(little)], check=True)
+
+
+def test_a_run_that_filled_its_disk_to_the_last_byte_can_be_pruned(little: Path) -> None:
+    program = Small(width=128)
+    settings = everstep.Settings(base_log_bytes_max=200_000, segment_bytes=100_000)
+    with program.open(little / "run", settings=settings) as run:
+        run.resume()
+        for _ in range(20):
+            program.step()
+            run.commit()
+            run.wait(timeout=30)
+    fill(little)
+    pruned = CliRunner().invoke(cli, ["prune", str(little / "run"), "--keep", "bases:1", "--json"], obj={})
+    assert pruned.exit_code == 0, pruned
+    assert json.loads(pruned.output)["freed_bytes"] > 1_000_000
+    assert (little / "run" / names.RESERVE).stat().st_size > 0
+    again = Small(seed=5, width=128)
+    with again.open(little / "run") as run:
+        assert run.resume() == 20
+        assert again.bits() == program.bits()
+
+
+def test_a_lease_taken_on_a_full_disk_says_whose_it_is(little: Path) -> None:
+    disk = LocalDisk(str(little))
+    disk.close(disk.lock("lease", b"the first".ljust(128)) or -1)
+    fill(little)
+    held = disk.lock("lease", b"the second".ljust(128))
+    assert held is not None
+    assert (little / "lease").read_bytes() == b"the second".ljust(128)
+    with pytest.raises(OSError, match="No space left"):
+        disk.lock("another", b"the second".ljust(128))
+    assert not disk.locked("another")
+    disk.close(held)
+    disk.release()

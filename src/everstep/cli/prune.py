@@ -20,7 +20,7 @@ from everstep.log import frame, lease
 from everstep.log.inventory import Inventory, survey
 from everstep.recover.cohort import common, inventories, stand, together
 from everstep.recover.sound import base_faults
-from everstep.store import keep, names
+from everstep.store import keep, names, reserve
 from everstep.store import prune as store
 from everstep.store.disk import Disk, LocalDisk
 from everstep.store.keep import Wishes
@@ -37,7 +37,7 @@ def prune(url: str, specs: Sequence[str], *, dry_run: bool, as_json: bool) -> No
             found = _survey(disk, path)
             goes = describe(disk, found, _plan(found, wishes, sound), sound)
         if not dry_run:
-            goes["freed_bytes"] += _prune(disk, path, found, wishes, sound)
+            goes["freed_bytes"] += reserve.with_it(disk, lambda: _prune(disk, path, found, wishes, sound))
     goes["dry_run"] = dry_run
     if as_json:
         text.echo_json(goes)

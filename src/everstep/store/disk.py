@@ -112,8 +112,7 @@ class OpenFile:
     def locked(self) -> bool:
         """Whether another open file holds a lock on this one."""
         asked = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-        kind: int = FLOCK.unpack(fcntl.fcntl(self._descriptor, fcntl.F_OFD_GETLK, asked))[0]
-        return kind != fcntl.F_UNLCK
+        return bool(FLOCK.unpack(fcntl.fcntl(self._descriptor, fcntl.F_OFD_GETLK, asked))[0] != fcntl.F_UNLCK)
 
     def close(self) -> None:
         os.close(self._descriptor)
@@ -218,16 +217,18 @@ class LocalDisk:
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         descriptor = os.open(name, flags, 0o600, dir_fd=parent)
         held = os.fstat(descriptor)
-        if not stat.S_ISREG(held.st_mode) or held.st_nlink > 1:  # it is emptied below: it must be ours alone
+        if not stat.S_ISREG(held.st_mode) or held.st_nlink > 1:  # it is written over: it must be ours alone
             os.close(descriptor)
             raise OSError(errno.EINVAL, "not a regular file with one name", path)
         try:
             fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
-        except BlockingIOError:
+            os.pwrite(descriptor, text, 0)  # over the text before: a full disk would not give its room back
+            os.ftruncate(descriptor, len(text))
+        except OSError as refused:
             os.close(descriptor)
-            return None
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, text, 0)
+            if isinstance(refused, BlockingIOError):
+                return None
+            raise
         return descriptor
 
     def locked(self, path: str) -> bool:

@@ -1,6 +1,7 @@
 """Names of everything in a run. Made and parsed here only; a name that does not parse is not ours and is ignored.
 
 run.json                            what this directory is
+reserve                             room for pruning on a full disk
 w00000/                             one writer (rank)
   lease                             locked while a process owns this writer
   e00000001.json                    manifest of epoch 1; the highest epoch counts
@@ -14,6 +15,7 @@ import re
 from collections.abc import Iterable
 
 RUN = "run.json"
+RESERVE = "reserve"
 # ASCII: \d alone also takes the digits of other scripts, and the name made from the number would be another file's.
 TEMPORARY = re.compile(r"\.[a-z0-9.-]{0,20}e(\d{8})[a-z0-9.-]{0,20}\.[0-9a-f]{12}\.tmp", re.ASCII)
 WRITER = re.compile(r"w(\d{5})", re.ASCII)

@@ -54,7 +54,7 @@ def test_what_was_asked_for_stays(run: Path, cli, case: str) -> None:
 def test_nothing_but_what_the_manifest_names_is_left(run: Path, cli) -> None:
     assert cli("prune", run, "--keep", "bases:1").code == 0
     found = look(run).manifest
-    expected = prune.files(found) | {names.RUN, names.lease(0), names.manifest(0, found.epoch)}
+    expected = prune.files(found) | {names.RUN, names.RESERVE, names.lease(0), names.manifest(0, found.epoch)}
     assert set(contents(run)) == expected
 
 
