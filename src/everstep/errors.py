@@ -14,11 +14,12 @@ class UnknownFormat(EverstepError):
 
 
 class RunInUse(EverstepError):
-    """Another process holds the run's lease: end it, or wait. `soon`: it lets go by itself, its trainer is dead."""
+    """Another process holds the run's lease: end it, or wait. `wait_seconds`: so long it may be that it lets go by
+    itself."""
 
-    def __init__(self, message: str, *, soon: bool = False) -> None:
+    def __init__(self, message: str, *, wait_seconds: float = 0.0) -> None:
         super().__init__(message)
-        self.soon = soon
+        self.wait_seconds = wait_seconds
 
 
 class Fenced(EverstepError):

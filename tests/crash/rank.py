@@ -51,7 +51,7 @@ class Life:
 def train(rank: int, home: str, number: int, life: Life, report: Callable[[str], None]) -> None:
     torch.set_num_threads(1)
     logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)  # of peers that are gone
-    api.CLOSE_SECONDS, caller.SOON_SECONDS = 10.0, 20.0  # a disk that is full stays so
+    api.CLOSE_SECONDS, caller.WAIT_SECONDS_MAX = 10.0, 20.0  # a disk that is full stays so
     if (device := life.device) is not None:
         api.mover = lambda _parameters: RandomMover(device)
     if life.world > 1:

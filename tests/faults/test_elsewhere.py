@@ -17,6 +17,7 @@ import pytest
 import everstep
 from everstep.errors import RunInUse
 from everstep.keeper import caller, desk
+from everstep.log import lease
 from everstep.store import rendezvous
 from everstep.store.disk import LocalDisk
 from tests.faults.conftest import Small
@@ -63,6 +64,33 @@ def test_a_keeper_that_writes_for_a_dead_trainer_is_waited_for(
         assert program.bits() == bits[-1]
 
 
+def test_a_keeper_that_has_not_seen_yet_that_its_trainer_is_dead_is_given_a_moment(
+    tmp_path: Path, around: Around, moves: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    around(lambda disk: disk)
+    monkeypatch.setattr(desk, "alive", lambda _pid: False)
+    run, bits = left(tmp_path / "run", lambda _step: None)
+    moves()
+    program, refused = Small(seed=3), threading.Event()
+    real = lease.take
+
+    def take(*given: Any, **named: Any) -> lease.Lease:
+        try:
+            return real(*given, **named)
+        except RunInUse:
+            refused.set()
+            raise
+
+    monkeypatch.setattr(lease, "take", take)
+    with ThreadPoolExecutor(1) as beside:
+        opened = beside.submit(program.open, tmp_path / "run")
+        assert refused.wait(30)
+        died(run)
+        again = opened.result(timeout=60)
+    with again:
+        assert again.resume() == len(bits)
+
+
 def test_it_is_not_waited_for_without_end(
     tmp_path: Path, around: Around, moves: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -70,7 +98,7 @@ def test_it_is_not_waited_for_without_end(
     go.set()
     around(lambda disk: StalledDisk(disk, go))
     monkeypatch.setattr(desk, "alive", lambda _pid: False)
-    monkeypatch.setattr(caller, "SOON_SECONDS", 0.5)
+    monkeypatch.setattr(caller, "WAIT_SECONDS_MAX", 0.5)
     run, _ = left(tmp_path / "run", lambda step: step == 4 and go.clear())
     moves()
     died(run)

@@ -14,7 +14,9 @@ from everstep.keeper.messages import Done, Hello, Message, Poke, Refused, Welcom
 
 LOGGER = logging.getLogger("everstep")
 ANSWER_SECONDS = 120.0
-SOON_SECONDS = 240.0
+WAIT_SECONDS_MAX = 300.0
+SAID_SECONDS = 5.0
+"""Who waits longer is told."""
 AGAIN_SECONDS = 0.2
 CALLS_MAX = 10
 
@@ -45,17 +47,19 @@ class Caller:
 
     def hello(self, *, take_over: bool) -> tuple[Welcome, list[int]]:
         """Ask to write; what a trainer before us left comes along. A keeper elsewhere that still writes what a dead one
-        left is waited for."""
-        deadline, said = time.monotonic() + SOON_SECONDS, False
+        left is waited for, and a moment for one that has not seen yet that its trainer is dead."""
+        began, said = time.monotonic(), False
         while True:
             got = self._hello_once(take_over=take_over)
-            if isinstance(got[0], Welcome):
-                return got[0], got[1]
-            if not (isinstance(got[0], Refused) and got[0].soon and time.monotonic() < deadline):
-                raise error_of(got[0])
-            if not said:
-                LOGGER.warning("waiting, for at most %.0f s: %s", SOON_SECONDS, got[0].text)
-            said = True
+            answer = got[0]
+            if isinstance(answer, Welcome):
+                return answer, got[1]
+            waited = time.monotonic() - began
+            if not isinstance(answer, Refused) or waited >= min(answer.wait_seconds, WAIT_SECONDS_MAX):
+                raise error_of(answer)
+            if answer.wait_seconds > SAID_SECONDS and not said:
+                LOGGER.warning("waiting, for at most %.0f s: %s", answer.wait_seconds, answer.text)
+                said = True
             time.sleep(AGAIN_SECONDS)
 
     def _hello_once(self, *, take_over: bool) -> tuple[Message, list[int]]:

@@ -80,12 +80,12 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
-    """It cannot be: an error of `everstep.errors` by name, and its text. `soon`: ask again."""
+    """It cannot be: an error of `everstep.errors` by name, and its text. `wait_seconds`: ask again."""
 
     error: str
     text: str
     intact: int | None = None
-    soon: bool = False
+    wait_seconds: float = 0.0
 
 
 class Report(msgspec.Struct, frozen=True, tag="report"):

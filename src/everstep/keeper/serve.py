@@ -235,7 +235,7 @@ def _refusal(refused: EverstepError | OSError) -> Refused:
     if isinstance(refused, Damaged):
         return Refused("Damaged", str(refused), refused.intact)
     if isinstance(refused, RunInUse):
-        return Refused("RunInUse", str(refused), soon=refused.soon)
+        return Refused("RunInUse", str(refused), wait_seconds=refused.wait_seconds)
     if isinstance(refused, EverstepError):
         return Refused(type(refused).__name__, str(refused))
     return Refused("StoreFailed", f"{refused.filename or 'the run'}: {refused.strerror or refused}.")

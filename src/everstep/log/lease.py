@@ -19,6 +19,10 @@ from everstep.store.manifest import Book, Manifest, Term, claim_epoch, load_newe
 
 CLAIMS_MAX = 16
 TEXT_BYTES = 128
+LEFT_SECONDS = 240.0
+"""So long whoever comes waits for what a dead trainer left to be written."""
+DEATH_SECONDS = 2.0
+"""So long for a keeper to see that its trainer has died: another may begin elsewhere in the same second."""
 
 
 @dataclass(slots=True)
@@ -83,7 +87,7 @@ def _lock(disk: Disk, rank: int, pid: int, *, take_over: bool) -> int:
         raise RunInUse(
             f"{path}: {who} {does}. Nothing was changed. "
             "Wait for it, end it, or fence it off with Settings(take_over=True).",
-            soon=left,
+            wait_seconds=LEFT_SECONDS if left else DEATH_SECONDS,
         )
     return descriptor
 
