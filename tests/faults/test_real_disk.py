@@ -101,7 +101,13 @@ def test_a_run_that_filled_its_disk_to_the_last_byte_can_be_pruned(little: Path)
             run.commit()
             run.wait(timeout=30)
     fill(little)
-    pruned = CliRunner().invoke(cli, ["prune", str(little / "run"), "--keep", "bases:1", "--json"], obj={})
+    command = ["prune", str(little / "run"), "--keep", "bases:1", "--json"]
+    kept = (little / "run" / names.RESERVE).rename(little / "elsewhere")
+    refused = CliRunner().invoke(cli, command, obj={})
+    assert isinstance(refused.exception, StoreFailed)
+    assert "Make a few MiB of room" in str(refused.exception)
+    kept.rename(little / "run" / names.RESERVE)
+    pruned = CliRunner().invoke(cli, command, obj={})
     assert pruned.exit_code == 0, pruned
     assert json.loads(pruned.output)["freed_bytes"] > 1_000_000
     assert (little / "run" / names.RESERVE).stat().st_size > 0
