@@ -1,5 +1,6 @@
 """One rank of a training of which layout, settings and end are drawn at random. Says what it does, a line at a time."""
 
+import faulthandler
 import hashlib
 import logging
 import os
@@ -7,6 +8,7 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -50,6 +52,8 @@ class Life:
 
 def train(rank: int, home: str, number: int, life: Life, report: Callable[[str], None]) -> None:
     torch.set_num_threads(1)
+    stacks = stacks_of(Path(home), rank).open("w")
+    faulthandler.register(signal.SIGUSR1, stacks)
     logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)  # of peers that are gone
     api.CLOSE_SECONDS, caller.WAIT_SECONDS_MAX = 10.0, 20.0  # a disk that is full stays so
     if (device := life.device) is not None:
@@ -89,8 +93,18 @@ def edit(program: Program) -> None:
             parameter.mul_(0.999)
 
 
+def stacks_of(home: Path, rank: int) -> Path:
+    """Where a rank that hangs says what its threads do."""
+    return home / f"stacks-{rank}"
+
+
 def whole(program: Program) -> str:
     """Everything that all ranks hold together, as a digest; every rank must call it."""
+    if dist.is_initialized() and type(program) is Program:  # else they would wait for each other, or take other tensors
+        told: list[object] = [None] * dist.get_world_size()
+        named = program.model.named_parameters()
+        dist.all_gather_object(told, [(name, list(program.optimizer.state.get(held, {}))) for name, held in named])
+        assert all(one == told[0] for one in told), f"the ranks have different optimizer states: {told}"
     found = hashlib.blake2b(digest_size=8)
     for name, tensor in sorted(program.whole().items()):
         found.update(name.encode() + tensor.detach().contiguous().numpy().tobytes())

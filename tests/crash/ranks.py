@@ -10,10 +10,11 @@ from pathlib import Path
 
 from tests.crash.hosts import Host
 from tests.crash.observer import in_child
-from tests.crash.rank import Life, train
+from tests.crash.rank import Life, stacks_of, train
 
 SECONDS_MAX = 90.0
 LISTEN_SECONDS = 0.003
+STACKS_SECONDS = 1.0
 
 Line = tuple[int, list[str]]
 """A rank, and what it said; of -1, what was done to it and the others."""
@@ -56,8 +57,8 @@ class Ranks:
             for _, act in [due for due in self._due if due[0] <= self._now]:
                 act()
             self._due = [due for due in self._due if due[0] > self._now]
-            if self._now > SECONDS_MAX:
-                self.lines.append((-1, ["hung"]))
+            if self._now > SECONDS_MAX and self._alive:
+                self.lines += [(rank, ["hung", self._stacks(rank)]) for rank in self._alive]
             if self._now > SECONDS_MAX or self._abandoned:
                 for rank in list(self._alive):
                     self._kill(rank)
@@ -104,6 +105,15 @@ class Ranks:
     def _kill(self, rank: int) -> None:
         if rank in self._alive:
             os.kill(self._alive[rank], signal.SIGKILL)
+
+    def _stacks(self, rank: int) -> str:
+        """What the threads of a rank do."""
+        path = stacks_of(self._run.parent, rank)
+        os.kill(self._alive[rank], signal.SIGUSR1)
+        deadline = time.monotonic() + STACKS_SECONDS
+        while time.monotonic() < deadline and not (path.exists() and path.stat().st_size):
+            time.sleep(LISTEN_SECONDS)
+        return path.read_text() if path.exists() else "says nothing"
 
     @property
     def _host(self) -> Host:
