@@ -2,7 +2,6 @@
 real keepers beside them. Whatever a resume brings back must be what was trained, at or after what was acknowledged.
 """
 
-import errno
 import random
 import re
 import shutil
@@ -147,7 +146,7 @@ def ask(run: str, command: Sequence[str], held: bool, _report: object) -> None:
     done = CliRunner().invoke(cli, [*command, run, "--json"], obj={})
     nothing = not held and isinstance(done.exception, NotARun | StepNotHeld)
     nothing = nothing or isinstance(done.exception, RunInUse)  # a keeper still writes
-    nothing = nothing or (isinstance(done.exception, OSError) and done.exception.errno == errno.ENOSPC)
+    nothing = nothing or ENOSPC in str(done.exception)  # of a disk so little, little is kept for pruning it
     assert done.exit_code == 0 or nothing, f"{done.exception!r} {done.output[:2000]}"
 
 
