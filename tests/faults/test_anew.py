@@ -190,3 +190,34 @@ def test_who_comes_while_the_one_before_is_still_closing_gets_the_place(tmp_path
             time.sleep(2.0)  # the one before has closed by now
         assert again.wait(timeout=60) == STEPS + 3
     assert everstep.restore(tmp_path / "run").step == STEPS + 3
+
+
+def test_memory_is_not_forgotten_under_who_has_just_come_for_it(
+    tmp_path: Path, around: Around, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time to wait for a trainer may be up while one is being let in."""
+    around(lambda disk: disk)
+    run, bits = left(tmp_path / "run", lambda _step: None, linger_seconds=0.5)
+    forgets, begins, forgot = threading.Event(), threading.Event(), threading.Event()
+    begin, forget = desk.Desk.begin, desk.Desk.forget
+
+    def late(self: desk.Desk, *given: Any) -> bool:
+        forgets.set()
+        assert begins.wait(30)
+        done = forget(self, *given)
+        forgot.set()
+        return done
+
+    def begun(self: desk.Desk, *given: Any) -> bool:
+        begins.set()
+        assert forgot.wait(30)
+        return begin(self, *given)
+
+    monkeypatch.setattr(desk.Desk, "forget", late)
+    monkeypatch.setattr(desk.Desk, "begin", begun)
+    died(run)
+    assert forgets.wait(30)
+    program = Small(seed=3)
+    with program.open(tmp_path / "run") as again:
+        assert again.resume() == STEPS
+    assert program.bits() == bits[-1]

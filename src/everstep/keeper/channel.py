@@ -130,3 +130,15 @@ def call(address: str) -> Line | None:
         end.close()
         return None
     return Line(end)
+
+
+def alive(pid: int) -> bool:
+    """Whether this process runs. One that has ended but was not waited for yet does not."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return False
+    try:
+        return not heard([descriptor], 0.0)
+    finally:
+        os.close(descriptor)

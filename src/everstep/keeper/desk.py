@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from everstep.errors import Damaged, RunInUse
-from everstep.keeper import channel
+from everstep.keeper.channel import alive
 from everstep.keeper.feed import Feed
 from everstep.keeper.health import STATES, Health
 from everstep.keeper.keeper import Keeper
@@ -207,10 +207,13 @@ class Desk:
         keeper = self._keeper
         return keeper is not None and keeper.glance()[0] == "ok" and not (self.pid and alive(self.pid))
 
-    def forget(self) -> None:
-        """Nobody came for the memory in time."""
+    def forget(self, seat: int) -> bool:
+        """Nobody came for the memory in time; whether there was any. Somebody may be coming just now."""
         with self._lock:
-            self._forget_memory()
+            forgets = self.seat == seat and not self.pid and self._ring is not None
+            if forgets:
+                self._forget_memory()
+            return forgets
 
     @property
     def holds_memory(self) -> bool:
@@ -332,18 +335,6 @@ class Desk:
 def _reached(inventory: Inventory) -> int:
     """How far the log of this branch goes."""
     return max([*inventory.records, *(entry.step for entry in inventory.bases)], default=0)
-
-
-def alive(pid: int) -> bool:
-    """Whether this process runs. One that has ended but was not waited for yet does not."""
-    try:
-        descriptor = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return False
-    try:
-        return not channel.heard([descriptor], 0.0)
-    finally:
-        os.close(descriptor)
 
 
 def _now() -> str:

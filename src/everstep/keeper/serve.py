@@ -215,15 +215,12 @@ class Keeping:
             if desk.seat != seat or not desk.holds_memory:
                 return
             time.sleep(0.1)
-        if desk.seat == seat:
-            desk.forget()
+        desk.forget(seat)
 
     def _forget(self) -> bool:
         """The desks of dead trainers are cleared; those in use stay."""
-        left = [desk for desk in self._desks.values() if not desk.pid and desk.holds_memory]
-        for desk in left:
-            desk.forget()
-        return bool(left)
+        forgotten = [desk.forget(desk.seat) for desk in self._desks.values()]
+        return any(forgotten)
 
     def _report(self) -> Report:
         seated = [desk for desk in self._desks.values() if desk.pid]
