@@ -75,14 +75,15 @@ def child(path: str, steps: int) -> None:
     on_a_slow_bus(pytest.MonkeyPatch())
     program = Program()
     run = opened(Path(path), program, source="state", base_log_bytes_max=1 << 40)
-    step = run.resume()
+    step, said = run.resume(), set[str]()
     while step < steps or not newest(run).low < newest(run).step <= step - 2:  # the disk wants a whole one now and then
         program.step()
         step = run.commit()
+        said |= set(run.health.warnings)  # of which the oldest go
     run._recording.finish()  # type: ignore[union-attr]
     run._link.settle()
     sys.stdout.write(f"{step} {run.acknowledged('memory')} {run.health.not_recorded}\n")
-    sys.stdout.write("\n".join(run.health.warnings))
+    sys.stdout.write("\n".join(said))
     sys.stdout.flush()
     os.kill(os.getpid(), 9)
 
