@@ -16,8 +16,8 @@ import pytest
 import everstep
 from everstep.keeper import channel
 from everstep.keeper.caller import Caller
-from everstep.keeper.messages import Look, Report
-from everstep.store import rendezvous
+from everstep.keeper.messages import Hello, Look, Report
+from everstep.store import names, rendezvous
 from everstep.store.disk import existing
 from everstep.store.manifest import load_identity
 from tests.faults.conftest import Small
@@ -176,6 +176,24 @@ def test_a_dead_keeper_is_replaced_and_nothing_acknowledged_is_lost(tmp_path: Pa
     with again.open(tmp_path / "run") as run:
         assert run.resume() >= last
         assert again.bits() == program.bits()
+
+
+def test_a_trainer_that_dies_before_it_is_answered_leaves_its_place(tmp_path: Path, small: Make) -> None:
+    """Nobody else could have sat down there on another host, and the keeper would never have ended."""
+    program = small()
+    with program.open(tmp_path / "run") as run:
+        run.resume()
+        line, keeper = line_to(tmp_path / "run"), keeper_pid(tmp_path / "run")
+        assert line is not None
+        os.kill(keeper, signal.SIGSTOP)
+        line.send(Hello(everstep.__version__, 1, os.getpid(), "another", False, "now"))
+        line.close()
+        os.kill(keeper, signal.SIGCONT)
+        disk = existing(str(tmp_path / "run"))
+        assert until(lambda: names.writer(1) in disk.names(""))
+        assert until(lambda: not disk.locked(names.lease(1)))
+        disk.release()
+    assert until(lambda: gone(tmp_path / "run"))
 
 
 def test_while_there_is_no_keeper_no_further_step_counts_as_kept(

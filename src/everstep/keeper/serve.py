@@ -148,7 +148,8 @@ class Keeping:
                 line.send(Done(held=self._forget()))
             elif isinstance(message, Hello) and seated is None:
                 seated, answer, given = self._seat(message)
-                line.send(answer, given)
+                with contextlib.suppress(Gone):  # it has died meanwhile: what it sat down to is left, as by any other
+                    line.send(answer, given)
             elif seated is not None and not _sits(seated):
                 raise Fenced("another process took this run over.")
             elif isinstance(message, Share) and seated is not None and len(blocks) == 1:
