@@ -210,7 +210,7 @@ class Desk:
     def forget(self, seat: int) -> bool:
         """Nobody came for the memory in time; whether there was any. Somebody may be coming just now."""
         with self._lock:
-            forgets = self.seat == seat and not self.pid and self._ring is not None
+            forgets = self.seat == seat and self._ring is not None
             if forgets:
                 self._forget_memory()
             return forgets

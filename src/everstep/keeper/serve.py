@@ -220,7 +220,8 @@ class Keeping:
 
     def _forget(self) -> bool:
         """The desks of dead trainers are cleared; those in use stay."""
-        forgotten = [desk.forget(desk.seat) for desk in self._desks.values()]
+        seated = [(desk, desk.seat) for desk in self._desks.values()]
+        forgotten = [desk.forget(seat) for desk, seat in seated if not desk.pid]
         return any(forgotten)
 
     def _report(self) -> Report:
