@@ -32,7 +32,8 @@ def _let_go() -> None:
 
 def _ready() -> None:
     with contextlib.suppress(BrokenPipeError):  # who started us has died; another may have called already
-        os.write(1, b"ready\n")
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)  # the trainer that started us may go; its pipe goes with it
     os.close(null)
